@@ -1,0 +1,927 @@
+/* gptstatic.h - v1.0 - a whole GPT in one C header, with attention made static
+   MIT licence, text at the end of this file.  No dependency but libc and libm.
+
+   +--------------------------------------------------------------------------------+
+   | Files are never trusted: sizes, shapes, names and numbers are checked before   |
+   | anything is allocated or read.  Whatever the bytes, a load ends in an object    |
+   | that is valid or in one sentence that says why not.                             |
+   +--------------------------------------------------------------------------------+
+
+   PART A   what this is, how to use it, what it guarantees
+
+   DO THIS once, in one C or C++ file of your program:
+
+       #define GPTSTATIC_IMPLEMENTATION
+       #include "gptstatic.h"
+
+   and include it without the macro wherever you need the declarations.
+
+   WHAT IS IN IT
+     A decoder-only transformer (GPT-2, nanoGPT, attention-only toy models: one code,
+     every deviation a setting), its tokenizers, its gradient written by hand, AdamW,
+     sampling, and files; and the two known ways to make attention static:
+       approximator   a small fixed MLP stands in for a layer's attention sublayer;
+       static head    one head's attention weights become a fixed causal pattern (P1),
+                      only its values still depend on the input.  In the linear form
+                      such a head costs O(T) in training, prefill and decoding.
+
+   CONTENTS (search for the tag)
+     PART B   declarations: the whole public interface
+     PART C   implementation
+       @@BASE       sizes, memory, random numbers, status, parallel loop
+       @@GEMM       the one matrix product that everything rides on
+       @@LAYERS     embedding, norm, linear, activation, loss: forward above backward
+       @@ATTENTION  one live head, then many
+       @@STATIC     pattern, normaliser, apply, adjoint, mixed layer
+       @@MODEL      parameter table, forward, mirrored backward
+       @@TRAIN      AdamW, clipping, schedule, data windows
+       @@FIT        calibration, selection, fit of patterns; approximators
+       @@SAMPLE     sessions with a cache; logits to token
+       @@TOKENIZER  bytes, characters, byte-level BPE, GPT-2's encoding, WordPiece
+       @@IO         JSON, safetensors, models, checkpoints: last, they face hostile bytes
+
+   CONFIGURATION MACROS (none changes a struct's layout; define before including)
+     GPTSTATIC_IMPLEMENTATION  compile the implementation here (one file)
+     GPTSTATIC_STATIC          every function static: several copies in one program
+     GPTS_REAL                 float (default) or double; the same in every file
+     GPTS_API                  decoration of public functions (dllexport ...)
+     GPTS_PARALLEL_FOR         GPTS_PARALLEL_FOR(threads, n, task, arg): run
+                               task(arg, i) for 0 <= i < n, all done on return;
+                               default: OpenMP if the compiler has it on, else a loop
+     GPTS_NO_STDIO             no file access by path; memory paths remain
+
+   GUARANTEES
+     errors    no exit, abort, print or global state.  A call that can fail returns a
+               gpts_status; the object's `error` holds one sentence with the cause.
+     memory    every allocation goes through gpts_hooks; running out is an error like
+               any other; objects are zero-initialisable, _free may be called twice.
+     threads   an object is used by one thread at a time; different objects never meet.
+     results   same seed, same bits on one machine and binary, whatever the number of
+               threads: no two threads add to the same cell, sums have a fixed order,
+               random numbers are functions of (seed, step, layer, site, element).
+     files     little-endian safetensors, written beside the target, flushed, renamed.
+
+   LETTERS   B batch  T time  C channels (n_embd)  H heads  D head size  V vocabulary
+             L layers  F inner width of the MLP  N = B T rows  S pattern length
+             U live heads of a layer  W near distances, R decaying terms of a pattern
+             indices b t i j h d c v l; i the query's position, j the key's.
+             Shapes are written slowest first, [b,t,c].  Linear weights are [in,out].
+   WORDS     live head     attention weights by softmax of scores
+             static head   attention weights fixed: P[i,j] of (P1)
+             pruned head   removed with its values
+             calibration   statistics of attention over a set of sequences
+             gauge         the shifts of (alpha, rho) that leave P unchanged
+*/
+#ifndef GPTSTATIC_H
+#define GPTSTATIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ==============================================================================
+   PART B   declarations
+   ============================================================================== */
+
+#ifndef GPTS_REAL
+#define GPTS_REAL float
+#endif
+typedef GPTS_REAL gpts_real;
+
+#define GPTS_VERSION 100                                  /* 1.0: major * 100 + minor */
+#define GPTS_ABI ((uint32_t)(GPTS_VERSION * 256 + (int)sizeof(gpts_real)))
+
+#ifndef GPTS_API
+#  ifdef GPTSTATIC_STATIC
+#    if defined(__GNUC__)
+#      define GPTS_API __attribute__((unused)) static
+#    else
+#      define GPTS_API static
+#    endif
+#  else
+#    define GPTS_API extern
+#  endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status, hooks, random numbers --------------------------------------------- */
+
+#define GPTS_STATUS_TABLE(X)                                                           \
+    X(GPTS_OK,            0, "all is well")                                            \
+    X(GPTS_NO_MEMORY,     1, "out of memory")                                          \
+    X(GPTS_BAD_ARGUMENT,  2, "an argument is out of its range")                        \
+    X(GPTS_BAD_SHAPE,     3, "shapes do not fit together")                             \
+    X(GPTS_BAD_FILE,      4, "the file's content is not valid")                        \
+    X(GPTS_IO,            5, "reading or writing failed")                              \
+    X(GPTS_NOT_FOUND,     6, "something named is not there")                           \
+    X(GPTS_TOO_LONG,      7, "longer than the capacity or the positions allow")        \
+    X(GPTS_NOT_FINITE,    8, "a value became infinite or not a number")                \
+    X(GPTS_UNSUPPORTED,   9, "valid, but not supported here")                          \
+    X(GPTS_MISMATCH,     10, "header and implementation, or model and file, differ")   \
+    X(GPTS_DEVICE,       11, "the device failed")
+
+typedef enum gpts_status {
+#define GPTSI_ROW(name, number, text) name = number,
+    GPTS_STATUS_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    GPTS_STATUS_COUNT
+} gpts_status;
+
+enum { GPTS_ERROR_BYTES = 320, GPTS_NAME_BYTES = 64 };
+
+/* The general meaning of a status; the cause is in the object's `error`. */
+GPTS_API const char *gpts_status_text(gpts_status status);
+
+typedef void (*gpts_task)(void *arg, size_t index);
+
+/* Zero-initialised (or NULL where a pointer is taken): malloc, free, and OpenMP's
+   number of threads (1 without OpenMP).  `release` receives the size it was given. */
+typedef struct gpts_hooks {
+    void *context;
+    void *(*allocate)(void *context, size_t bytes);
+    void (*release)(void *context, void *memory, size_t bytes);
+    void (*parallel_for)(void *context, size_t n, gpts_task task, void *arg);
+    int threads;                               /* 0: as many as there are; at most 64 */
+} gpts_hooks;
+
+/* Counter-based generator: the n-th number is a pure function of (seed, n). */
+typedef struct gpts_rng { uint64_t seed, counter; } gpts_rng;
+
+GPTS_API uint64_t gpts_rng_bits(gpts_rng *rng);                       /* 64 random bits */
+GPTS_API double gpts_rng_uniform(gpts_rng *rng);                      /* in [0, 1)      */
+GPTS_API double gpts_rng_normal(gpts_rng *rng);                       /* N(0, 1)        */
+GPTS_API uint64_t gpts_rng_below(gpts_rng *rng, uint64_t n);          /* in 0 .. n-1    */
+
+/* ---- the model's settings -------------------------------------------------------- */
+
+typedef enum gpts_position {
+    GPTS_POSITION_LEARNED = 0, GPTS_POSITION_ROPE = 1, GPTS_POSITION_NONE = 2
+} gpts_position;
+typedef enum gpts_norm { GPTS_NORM_LAYER = 0, GPTS_NORM_NONE = 1 } gpts_norm;
+typedef enum gpts_activation {
+    GPTS_GELU_TANH = 0,                       /* "gelu_new", GPT-2's                  */
+    GPTS_GELU_ERF = 1,                        /* "gelu", nanoGPT's                    */
+    GPTS_RELU = 2                             /* "relu"                               */
+} gpts_activation;
+
+typedef struct gpts_config {
+    int64_t vocab_size;                       /* V >= 1                               */
+    int64_t n_positions;                      /* context the model is made for, >= 1  */
+    int64_t n_layer;                          /* L >= 0                               */
+    int64_t n_head;                           /* H >= 1, divides n_embd               */
+    int64_t n_embd;                           /* C >= 1                               */
+    int64_t n_inner;                          /* F; -1: 4 C; 0: no MLP                */
+    gpts_activation activation;               /* of the MLP                           */
+    gpts_activation approx_activation;        /* of approximators                     */
+    gpts_position position;
+    gpts_norm norm;
+    int bias;                                 /* biases in linear layers and norms    */
+    int tie_word_embeddings;                  /* output matrix = wte                  */
+    int unscaled_scores;                      /* 1: scores without 1/sqrt(D)          */
+    double layer_norm_epsilon;                /* > 0                                  */
+    double rope_theta;                        /* > 0                                  */
+} gpts_config;
+
+/* GPT-2 124M: V 50257, 1024 positions, 12 layers, 12 heads, 768, gelu_new, tied. */
+GPTS_API gpts_config gpts_config_default(void);
+
+/* ---- the parameter table ---------------------------------------------------------
+   One row per parameter: kind, name, rows, columns (0: a vector), condition, decay,
+   standard deviation at the start (-1: filled with ones).  Drives allocation, init,
+   save, load, optimiser and tests.  The expressions see the layer's numbers:
+   V C F D, Tp positions, U live, K kept (live + static) heads, n static heads, S, R,
+   k window and h width of an approximator; std = 0.02, res = 0.02 / sqrt(2 L).       */
+
+#define GPTS_PARAMETER_TABLE(X)                                                        \
+    X(WTE,        "wte.weight",                  V,  C,  1,                    1, std) \
+    X(WPE,        "wpe.weight",                  Tp, C,  learned,              1, std) \
+    X(LN_1_W,     "h.%d.ln_1.weight",            C,  0,  layer && norm,        0, -1)  \
+    X(LN_1_B,     "h.%d.ln_1.bias",              C,  0,  layer && norm && bias, 0, 0)  \
+    X(ATTN_W,     "h.%d.attn.c_attn.weight",     C,  (2*U + K)*D, attention,   1, std) \
+    X(ATTN_B,     "h.%d.attn.c_attn.bias",       (2*U + K)*D, 0, attention && bias, 0, 0) \
+    X(ATTN_PROJ_W,"h.%d.attn.c_proj.weight",     K*D, C, attention,            1, res) \
+    X(ATTN_PROJ_B,"h.%d.attn.c_proj.bias",       C,  0,  attention && bias,    0, 0)   \
+    X(ALPHA,      "h.%d.attn.static.alpha",      n,  S,  statics,              0, 0)   \
+    X(RHO,        "h.%d.attn.static.rho",        n,  S,  statics,              0, 0)   \
+    X(TAIL_COEF,  "h.%d.attn.static.tail_coef",  n,  R,  statics && tails,     0, 0)   \
+    X(TAIL_DECAY, "h.%d.attn.static.tail_decay", n,  R,  statics && tails,     0, 0)   \
+    X(APPROX_FC_W,"h.%d.approx.c_fc.weight",     k*C, h, approximator,         1, std) \
+    X(APPROX_FC_B,"h.%d.approx.c_fc.bias",       h,  0,  approximator,         0, 0)   \
+    X(APPROX_PROJ_W,"h.%d.approx.c_proj.weight", h,  C,  approximator,         1, std) \
+    X(APPROX_PROJ_B,"h.%d.approx.c_proj.bias",   C,  0,  approximator,         0, 0)   \
+    X(LN_2_W,     "h.%d.ln_2.weight",            C,  0,  layer && norm && mlp, 0, -1)  \
+    X(LN_2_B,     "h.%d.ln_2.bias",              C,  0,  layer && norm && mlp && bias, 0, 0) \
+    X(MLP_FC_W,   "h.%d.mlp.c_fc.weight",        C,  F,  layer && mlp,         1, std) \
+    X(MLP_FC_B,   "h.%d.mlp.c_fc.bias",          F,  0,  layer && mlp && bias, 0, 0)   \
+    X(MLP_PROJ_W, "h.%d.mlp.c_proj.weight",      F,  C,  layer && mlp,         1, res) \
+    X(MLP_PROJ_B, "h.%d.mlp.c_proj.bias",        C,  0,  layer && mlp && bias, 0, 0)   \
+    X(LN_F_W,     "ln_f.weight",                 C,  0,  norm,                 0, -1)  \
+    X(LN_F_B,     "ln_f.bias",                   C,  0,  norm && bias,         0, 0)   \
+    X(LM_HEAD,    "lm_head.weight",              V,  C,  untied,               1, std)
+
+typedef enum gpts_parameter {
+#define GPTSI_ROW(kind, name, rows, columns, when, decay, start) GPTS_P_##kind,
+    GPTS_PARAMETER_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    GPTS_P_COUNT
+} gpts_parameter;
+
+typedef struct gpts_tensor {
+    char name[GPTS_NAME_BYTES];               /* as in files, "h.3.mlp.c_fc.weight"   */
+    gpts_parameter kind;
+    int32_t layer;                            /* -1: not in a layer                   */
+    size_t rows, columns;                     /* columns 0: a vector of `rows`        */
+    size_t size;                              /* number of values                     */
+    gpts_real *data;
+    int decay;                                /* AdamW's weight decay applies         */
+    int trainable;                            /* 0: no gradient, moments or update    */
+} gpts_tensor;
+
+/* The heads of one layer as the attention operation sees them.  A kept head is live
+   or static; "slot" counts kept heads in ascending order of their original index.
+   One row of the packed projection c_attn is
+       [ queries of U live heads | keys of U live heads | values of K kept heads ].   */
+typedef struct gpts_heads {
+    size_t H, D, U, K, n;                     /* K = U + n; H - K are pruned          */
+    int32_t *kept;                            /* [K] original index of slot s         */
+    int32_t *live_slot;                       /* [K] index among the live, or -1      */
+    int32_t *static_slot;                     /* [K] index among the static, or -1    */
+    size_t S, R;                              /* pattern length, decaying terms       */
+    const gpts_real *alpha, *rho;             /* [n,S]                                */
+    const int32_t *tail_start;                /* [n] W, or S: no tail; NULL: no tails */
+    const gpts_real *tail_coef, *tail_decay;  /* [n,R]                                */
+    struct gpts_pattern_plan *plan;           /* what @@STATIC derives from the above */
+} gpts_heads;
+
+typedef struct gpts_layer {
+    gpts_heads heads;                         /* K = 0 under an approximator          */
+    int32_t *tail_start;                      /* [n], owned; heads points at it       */
+    size_t window, hidden;                    /* k, h of the approximator; 0: none    */
+    int32_t tensor[GPTS_P_COUNT];             /* index in the model's table, or -1    */
+} gpts_layer;
+
+/* ---- where the work runs -----------------------------------------------------------
+   The operations a model is made of.  gptsi_cpu_ops (@@MODEL) is the CPU's table;
+   gpu.cu brings another.  `x`, `y` ... are activations: gpts_real on the CPU, the
+   device's own type elsewhere (activation_bytes each).  Parameters and gradients are
+   gpts_real.  "=" outputs are overwritten, "+=" outputs are added to.
+   first, length [B] (or NULL: 0 and T) are each row's interval of real tokens.        */
+
+typedef struct gpts_dropout { double rate; uint64_t seed, step; uint32_t layer, site; } gpts_dropout;
+
+typedef struct gpts_cache {                   /* one layer of a session                */
+    size_t B, capacity;
+    gpts_real *keys, *values;                 /* [B,U,capacity,D] live heads           */
+    gpts_real *ring;                          /* static heads: values still needed     */
+    gpts_real *state;                         /* static heads: R states and normaliser */
+    size_t ring_rows, state_size;             /* rows of D, values; per (b, static)    */
+} gpts_cache;
+
+typedef struct gpts_ops {
+    const char *name;                         /* "cpu", "cuda"                         */
+    size_t activation_bytes;
+    gpts_status (*allocate)(void *device, size_t bytes, void **memory);
+    void (*release)(void *device, void *memory);
+    void (*upload)(void *device, void *to, const void *from, size_t bytes);
+    void (*download)(void *device, void *to, const void *from, size_t bytes);
+    void (*zero)(void *device, void *memory, size_t bytes);
+    gpts_status (*status)(void *device, char *error);         /* first failure so far  */
+
+    /* (E1) x[b,t,c] = wte[token,c] + wpe[t - first,c];  wpe may be NULL               */
+    void (*embed_forward)(void *device, void *x, const int32_t *tokens, const int32_t *first,
+                          const gpts_real *wte, const gpts_real *wpe, size_t B, size_t T, size_t C);
+    /* (E2) dwte, dwpe +=; either may be NULL                                           */
+    void (*embed_backward)(void *device, gpts_real *dwte, gpts_real *dwpe, const int32_t *tokens,
+                           const int32_t *first, const void *dx, size_t B, size_t T, size_t C, size_t V);
+    /* (N1) y =; statistics [N,2] (mean, 1/deviation) =; bias may be NULL               */
+    void (*norm_forward)(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w,
+                         const gpts_real *bias, size_t N, size_t C, double epsilon);
+    /* (N2) dx +=, dw +=, dbias += (dw, dbias may be NULL)                              */
+    void (*norm_backward)(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy,
+                          const void *x, const gpts_real *w, const gpts_real *statistics, size_t N, size_t C);
+    /* (L1) y[n,o] = sum_i x[n,i] w[i,o] + bias[o]; bias may be NULL                     */
+    void (*linear_forward)(void *device, void *y, const void *x, const gpts_real *w, const gpts_real *bias,
+                           size_t N, size_t in, size_t out);
+    /* (L2) dx = (or NULL), dw += (or NULL), dbias += (or NULL)                          */
+    void (*linear_backward)(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy,
+                            const void *x, const gpts_real *w, size_t N, size_t in, size_t out);
+    /* (G1) (G2) y = g(x);  dx = dy g'(x), dx may be dy                                  */
+    void (*activation_forward)(void *device, void *y, const void *x, size_t n, gpts_activation kind);
+    void (*activation_backward)(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind);
+    /* (D1) y = a + mask b / (1 - rate), mask from the counter;  y may be a or b         */
+    void (*add_forward)(void *device, void *y, const void *a, const void *b, size_t n, const gpts_dropout *drop);
+    /* (D2) db = mask dy / (1 - rate); db may be dy                                      */
+    void (*add_backward)(void *device, void *db, const void *dy, size_t n, const gpts_dropout *drop);
+    /* (Q1) z[b,t] = [ x[b,t-k+1] ... x[b,t] ], zeros before the row's start; (Q2) dx +=  */
+    void (*window_forward)(void *device, void *z, const void *x, const int32_t *first, size_t B, size_t T, size_t C, size_t k);
+    void (*window_backward)(void *device, void *dx, const void *dz, const int32_t *first, size_t B, size_t T, size_t C, size_t k);
+    /* (R1) (A1) (M1) qkv [B,T,(2U+K)D] (rotated in place where theta > 0), y [B,T,K D] =,
+       lse [B,U,T] = ln sum_j exp(score) of each live row, -infinity for a masked row    */
+    void (*attention_forward)(void *device, const gpts_heads *heads, void *y, gpts_real *lse, void *qkv,
+                              const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta);
+    /* (A2) (M2) (R2) dqkv =; dheads (or NULL): += gradients of trainable patterns        */
+    void (*attention_backward)(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y,
+                               const gpts_real *lse, const void *qkv, const int32_t *first, const int32_t *length,
+                               size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho,
+                               gpts_real *dcoef, gpts_real *ddecay);
+    /* keep what decoding needs of a prefill: rows 0 .. length[b]-1 of qkv (rotated)      */
+    void (*cache_fill)(void *device, const gpts_heads *heads, gpts_cache *cache, const void *qkv,
+                       const int32_t *length, size_t T);
+    /* (A3) (M3) one more token a row at position[b]: qkv [B,(2U+K)D] rotated in place, y [B,K D] = */
+    void (*attention_decode)(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv,
+                             const int32_t *position, double scale, double theta);
+    /* (X1) logits[n,v] = sum_c x[n,c] w[v,c]                                             */
+    void (*logits)(void *device, gpts_real *logits, const void *x, const gpts_real *w, size_t N, size_t C, size_t V);
+    /* (X2) *sum = sum over targets >= 0 of lse_n - logits[n,target]; (X3) dx = (or NULL), dw += (or NULL),
+       gradients of the SUM; logits are made block by block and never kept whole          */
+    void (*loss)(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w,
+                 const int32_t *targets, size_t N, size_t C, size_t V);
+    /* (O1) *sum = sum of squares, in double                                              */
+    void (*sum_squares)(void *device, double *sum, const gpts_real *g, size_t n);
+    /* (O2) AdamW on one tensor with gradient gscale * g, then g = 0                       */
+    void (*adamw)(void *device, gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n,
+                  double gscale, double rate, double decay, double beta1, double beta2, double epsilon, uint64_t step);
+} gpts_ops;
+
+/* ---- the model ---------------------------------------------------------------------- */
+
+typedef struct gpts_model {
+    gpts_config config;
+    gpts_layer *layers;                       /* [L]                                    */
+    gpts_tensor *tensors;                     /* every parameter, in file order         */
+    size_t n_tensors;
+    size_t n_parameters;                      /* values in all tensors                  */
+    gpts_real *parameters;                    /* one block; tensors point into it       */
+    gpts_hooks hooks;
+    const gpts_ops *ops;
+    void *device;                             /* the ops' first argument                */
+    struct gpts_work *work;                   /* activations; grows with the batch      */
+    uint32_t abi;
+    char error[GPTS_ERROR_BYTES];
+} gpts_model;
+
+typedef struct gpts_batch {
+    const int32_t *tokens;                    /* [B,T], 0 .. V-1                        */
+    const int32_t *targets;                   /* [B,T], below 0: ignored; NULL: none    */
+    size_t B, T;
+    const int32_t *first, *length;            /* [B] interval of real tokens, or NULL   */
+} gpts_batch;
+
+/* New weights: normal 0.02 (0.02/sqrt(2L) for the two residual projections).
+   Errors: BAD_ARGUMENT (a setting), NO_MEMORY, MISMATCH.                                */
+#define gpts_model_init(model, config, seed, hooks) \
+    gpts_model_init_checked((model), (config), (seed), (hooks), GPTS_ABI)
+GPTS_API gpts_status gpts_model_init_checked(gpts_model *model, const gpts_config *config, uint64_t seed,
+                                             const gpts_hooks *hooks, uint32_t abi);
+GPTS_API void gpts_model_free(gpts_model *model);
+
+/* A named parameter, NULL if there is none. */
+GPTS_API gpts_tensor *gpts_model_tensor(const gpts_model *model, const char *name);
+
+/* logits [B,T,V] = (may be NULL); *loss = mean over valid targets (may be NULL, or
+   0 without targets).  No dropout.  Errors: BAD_ARGUMENT (a token outside 0 .. V-1),
+   TOO_LONG (learned positions, exact patterns), NO_MEMORY.                              */
+GPTS_API gpts_status gpts_model_forward(gpts_model *model, const gpts_batch *batch, gpts_real *logits, double *loss);
+
+/* Inputs (after the norm) and outputs (before the residual) of a layer's attention
+   sublayer: x, y [B,T,C] =.                                                              */
+GPTS_API gpts_status gpts_model_record(gpts_model *model, const gpts_batch *batch, size_t layer,
+                                       gpts_real *x, gpts_real *y);
+
+/* ---- training ----------------------------------------------------------------------- */
+
+typedef struct gpts_train_options {
+    double learning_rate, min_learning_rate;  /* peak, and the end of the cosine         */
+    uint64_t warmup, total;                   /* updates; total 0: constant rate         */
+    double beta1, beta2, epsilon, weight_decay;
+    double clip;                              /* 0: none                                 */
+    double dropout;                           /* embedding, attention and MLP outputs    */
+    uint64_t seed;                            /* of dropout                              */
+} gpts_train_options;
+/* 6e-4 -> 6e-5, 0.9, 0.95, 1e-8, 0.1, clip 1, no dropout, constant. */
+GPTS_API gpts_train_options gpts_train_options_default(void);
+
+typedef struct gpts_trainer {
+    gpts_model *model;
+    gpts_train_options options;
+    gpts_real *gradients, *moment1, *moment2; /* one block each, trainable tensors only  */
+    size_t n_trainable;                       /* values in each                          */
+    size_t *offset;                           /* [n_tensors] into the blocks; SIZE_MAX   */
+    uint64_t step;                            /* updates done                            */
+    uint64_t data_position;                   /* windows drawn: kept for the caller      */
+    double loss_sum; uint64_t loss_count;     /* of what is accumulated                  */
+    double gradient_norm;                     /* of the last update, before clipping     */
+    char error[GPTS_ERROR_BYTES];
+} gpts_trainer;
+
+GPTS_API gpts_status gpts_trainer_init(gpts_trainer *trainer, gpts_model *model, const gpts_train_options *options);
+GPTS_API void gpts_trainer_free(gpts_trainer *trainer);
+/* Forward and backward: gradients of the SUM of losses are added (the mean is taken
+   over the whole accumulation, in apply).  *loss_sum may be NULL.                         */
+GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *trainer, const gpts_batch *batch, double *loss_sum);
+/* Mean, clip, AdamW at the schedule's rate, gradients to zero. *loss = mean loss.
+   Errors: NOT_FINITE (names step and tensor; nothing is changed but the gradients).       */
+GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *trainer, double *loss);
+/* Both of the above for one batch. */
+GPTS_API gpts_status gpts_trainer_update(gpts_trainer *trainer, const int32_t *tokens, const int32_t *targets,
+                                         size_t B, size_t T, double *loss);
+GPTS_API double gpts_trainer_rate(const gpts_trainer *trainer, uint64_t step);        /* (O3) */
+/* Gradient of a tensor (sum form), or NULL if it is not trained. */
+GPTS_API gpts_real *gpts_trainer_gradient(const gpts_trainer *trainer, const gpts_tensor *tensor);
+
+/* Training windows over a token stream: window w starts where (seed, w) says.
+   shuffled = 0: uniform starts with replacement (nanoGPT); 1: disjoint windows, each
+   once per pass, in an order that a pass's own permutation gives.                          */
+typedef struct gpts_windows { const uint16_t *tokens; size_t n, T; uint64_t seed; int shuffled; } gpts_windows;
+/* Windows first .. first+B-1 into tokens, targets [B,T].  BAD_ARGUMENT if n < T + 1.       */
+GPTS_API gpts_status gpts_windows_batch(const gpts_windows *windows, uint64_t first, size_t B,
+                                        int32_t *tokens, int32_t *targets);
+
+/* ---- approximators -------------------------------------------------------------------- */
+
+typedef enum gpts_approximator_kind {
+    GPTS_APPROX_MLP = 0,                      /* fitted; window 1 or more                 */
+    GPTS_APPROX_MEAN = 1,                     /* control: the mean output                 */
+    GPTS_APPROX_RANDOM = 2,                   /* control: a random MLP of the fitted size  */
+    GPTS_APPROX_NOTHING = 3                   /* control: attention removed               */
+} gpts_approximator_kind;
+
+typedef struct gpts_approximator {
+    gpts_approximator_kind kind;
+    int32_t layer;
+    size_t C, window, hidden;                 /* c_fc [k C,h], c_proj [h,C]               */
+    gpts_activation activation;
+    gpts_real *fc_w, *fc_b, *proj_w, *proj_b; /* one block, starts at fc_w                */
+    gpts_hooks hooks;
+    char error[GPTS_ERROR_BYTES];
+} gpts_approximator;
+
+/* Recorded inputs and outputs of one layer: x, y [n_sequences,T,C]. */
+typedef struct gpts_recording {
+    int32_t layer; size_t n_sequences, T, C; gpts_real *x, *y;
+    gpts_hooks hooks; char error[GPTS_ERROR_BYTES];
+} gpts_recording;
+
+typedef struct gpts_approximator_options {
+    gpts_approximator_kind kind;
+    size_t window, hidden;                    /* 0: 1 and C                               */
+    size_t updates, batch;                    /* 0: 1000 updates of 256 rows              */
+    double learning_rate, weight_decay;       /* 0: 3e-3 with a cosine to 0; 0            */
+    uint64_t seed;
+    void (*progress)(void *context, size_t done, size_t of, double mse); void *context;
+} gpts_approximator_options;
+
+GPTS_API gpts_status gpts_recording_make(gpts_recording *recording, gpts_model *model, size_t layer,
+                                         const int32_t *tokens, size_t n_sequences, size_t T);
+GPTS_API void gpts_recording_free(gpts_recording *recording);
+/* (Q3) least squares on the recorded pairs by AdamW; *r2 on `held_out` (may be NULL). */
+GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *approximator, const gpts_model *model,
+                                           const gpts_recording *data, const gpts_recording *held_out,
+                                           const gpts_approximator_options *options, double *r2);
+/* (Q4) 1 - sum (y - f(x))^2 / sum (y - mean)^2, mean per channel. */
+GPTS_API gpts_status gpts_approximator_r2(gpts_approximator *approximator, const gpts_recording *data, double *r2);
+GPTS_API void gpts_approximator_free(gpts_approximator *approximator);
+/* The layer's attention goes, the approximator stands in, frozen unless `train`.  A
+   trainer of this model follows (its moments of the attention go); may be NULL.        */
+GPTS_API gpts_status gpts_approximator_install(gpts_model *model, gpts_trainer *trainer,
+                                               const gpts_approximator *approximator, int train);
+
+/* ---- static heads: calibrate, select, fit, replace ------------------------------------------ */
+
+/* ---- inference -------------------------------------------------------------------------- */
+
+typedef struct gpts_session {
+    gpts_model *model;
+    size_t B, capacity;
+    int32_t *position;                        /* [B] tokens seen so far                    */
+    gpts_cache *caches;                       /* [L]                                       */
+    gpts_real *logits;                        /* [B,V] of each row's last token            */
+    void *scratch;                            /* activations of one step                   */
+    size_t state_bytes;                       /* all that grows or is kept per session     */
+    char error[GPTS_ERROR_BYTES];
+} gpts_session;
+
+GPTS_API gpts_status gpts_session_init(gpts_session *session, gpts_model *model, size_t B, size_t capacity,
+                                       const gpts_hooks *hooks);
+GPTS_API void gpts_session_free(gpts_session *session);
+GPTS_API void gpts_session_reset(gpts_session *session);
+/* ids [B,T]; length [B] tokens are real in each row (NULL: T), 1 or more; from an empty
+   session.  Errors: TOO_LONG (capacity, learned positions, exact patterns).                */
+GPTS_API gpts_status gpts_session_prefill(gpts_session *session, const int32_t *ids, size_t T, const int32_t *length);
+/* One more token a row; ids [B]; below 0: this row rests. */
+GPTS_API gpts_status gpts_session_decode(gpts_session *session, const int32_t *ids);
+GPTS_API const gpts_real *gpts_session_logits(const gpts_session *session, size_t b);     /* [V] */
+
+typedef struct gpts_sampling {
+    double temperature;                       /* 0: greedy (ties: lowest id); else > 0      */
+    size_t top_k;                             /* 0: all                                     */
+    double top_p;                             /* 0 or >= 1: all                             */
+} gpts_sampling;
+/* A token in 0 .. V-1.  A logit that is not a number is never drawn (0 if all are). */
+GPTS_API int32_t gpts_sample(const gpts_real *logits, size_t V, const gpts_sampling *sampling, gpts_rng *rng);
+
+/* ---- tokenizers --------------------------------------------------------------------------- */
+
+typedef enum gpts_tokenizer_kind {
+    GPTS_TOKENIZER_BYTES = 0,                 /* 256 ids                                     */
+    GPTS_TOKENIZER_CHARS = 1,                 /* the code points of a text, ascending        */
+    GPTS_TOKENIZER_BPE = 2,                   /* byte-level pairs, GPT-2's split             */
+    GPTS_TOKENIZER_WORDPIECE = 3              /* SimpleStories' tokenizer.json               */
+} gpts_tokenizer_kind;
+
+typedef struct gpts_tokenizer {
+    gpts_tokenizer_kind kind;
+    int32_t vocab_size;
+    int32_t end_of_text;                      /* id, or -1                                   */
+    struct gpts_vocabulary *vocabulary;       /* tables of @@TOKENIZER                       */
+    gpts_hooks hooks;
+    char error[GPTS_ERROR_BYTES];
+} gpts_tokenizer;
+
+GPTS_API gpts_status gpts_tokenizer_bytes(gpts_tokenizer *tokenizer, const gpts_hooks *hooks);
+/* The distinct code points of `text`; invalid bytes count as characters of their own. */
+GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char *text, size_t bytes, const gpts_hooks *hooks);
+/* Byte-level BPE of vocab_size >= 256 ids (fewer if the text runs out of pairs). */
+GPTS_API gpts_status gpts_tokenizer_train(gpts_tokenizer *tokenizer, const char *text, size_t bytes,
+                                          int32_t vocab_size, const gpts_hooks *hooks);
+/* vocab.bpe / merges.txt, .tiktoken, tokenizer.json, or a file of gpts_tokenizer_save:
+   told apart by content. */
+GPTS_API gpts_status gpts_tokenizer_load(gpts_tokenizer *tokenizer, const char *path, const gpts_hooks *hooks);
+GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const void *data, size_t bytes, const gpts_hooks *hooks);
+/* encoder.json / vocab.json beside merges: ids are taken from it (and checked). */
+GPTS_API gpts_status gpts_tokenizer_load_ids(gpts_tokenizer *tokenizer, const void *json, size_t bytes);
+GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *path);
+GPTS_API void gpts_tokenizer_free(gpts_tokenizer *tokenizer);
+/* *n in: room in ids; out: ids written.  ids NULL: *n = how many there would be.
+   Special-looking text is plain text.  Bytes that the tokenizer cannot name: NOT_FOUND
+   (chars) or the unknown id (wordpiece).                                                    */
+GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n);
+/* Bytes of the ids, not terminated; same rule for *bytes. A token may end inside a character. */
+GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n, char *text, size_t *bytes);
+
+/* ---- files: safetensors --------------------------------------------------------------------- */
+
+typedef enum gpts_dtype {
+    GPTS_BOOL, GPTS_U8, GPTS_I8, GPTS_I16, GPTS_U16, GPTS_F16, GPTS_BF16, GPTS_I32, GPTS_U32,
+    GPTS_F32, GPTS_C64, GPTS_F64, GPTS_I64, GPTS_U64, GPTS_DTYPE_OTHER    /* 4- to 8-bit floats: bytes only */
+} gpts_dtype;
+
+enum { GPTS_MAX_RANK = 8 };
+typedef struct gpts_file_tensor {
+    const char *name; size_t name_bytes;      /* unescaped; may hold any byte but is also 0-terminated */
+    gpts_dtype dtype;
+    size_t rank; uint64_t shape[GPTS_MAX_RANK];
+    uint64_t count;                           /* product of the shape                     */
+    uint64_t begin, end;                      /* bytes in the data buffer                 */
+} gpts_file_tensor;
+
+typedef struct gpts_file_pair { const char *key, *value; } gpts_file_pair;
+
+/* A safetensors file (or bytes in memory, which must outlive it), header checked by
+   every rule of the format; data is read on demand. */
+typedef struct gpts_file {
+    gpts_file_tensor *tensors; size_t n_tensors;
+    gpts_file_pair *metadata; size_t n_metadata;
+    uint64_t data_offset, bytes;              /* of the buffer in the file; of the file   */
+    struct gpts_source *source;
+    gpts_hooks hooks;
+    char error[GPTS_ERROR_BYTES];
+} gpts_file;
+
+GPTS_API gpts_status gpts_file_open(gpts_file *file, const char *path, const gpts_hooks *hooks);
+GPTS_API gpts_status gpts_file_open_memory(gpts_file *file, const void *data, size_t bytes, const gpts_hooks *hooks);
+GPTS_API void gpts_file_close(gpts_file *file);
+GPTS_API const gpts_file_tensor *gpts_file_find(const gpts_file *file, const char *name);
+GPTS_API const char *gpts_file_metadata(const gpts_file *file, const char *key);     /* or NULL */
+/* values first .. first+count-1 as reals (F32 F16 BF16 F64), or as int32 (I32, I64 in range) */
+GPTS_API gpts_status gpts_file_read(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, gpts_real *values);
+GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, int32_t *values);
+
+/* One tensor to write: reals (stored F32, or F16 / BF16 when asked) or int32 (I32), or,
+   for training state, raw 64-bit integers (I64) and doubles (F64). */
+typedef struct gpts_file_entry {
+    const char *name; gpts_dtype dtype; size_t rank; uint64_t shape[GPTS_MAX_RANK];
+    const void *data;                         /* gpts_real for F32 F16 BF16; int32_t, int64_t, double */
+} gpts_file_entry;
+/* Atomic: beside the target, flushed, renamed.  error [GPTS_ERROR_BYTES] or NULL. */
+GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *entries, size_t n,
+                                     const gpts_file_pair *metadata, size_t n_metadata,
+                                     const gpts_hooks *hooks, char *error);
+
+/* ---- files: models, checkpoints, approximators, tokens ----------------------------------------- */
+
+/* Our own files, GPT-2 (Hugging Face names, `transformer.` or not, stored masks ignored)
+   and nanoGPT exports ([out,in] matrices, told by c_attn or c_fc; `_orig_mod.`).
+   The model is untouched (zero) on failure.                                              */
+#define gpts_model_load(model, path, hooks) gpts_model_load_checked((model), (path), (hooks), GPTS_ABI)
+GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path, const gpts_hooks *hooks, uint32_t abi);
+#define gpts_model_load_memory(model, data, bytes, hooks) \
+    gpts_model_load_memory_checked((model), (data), (bytes), (hooks), GPTS_ABI)
+GPTS_API gpts_status gpts_model_load_memory_checked(gpts_model *model, const void *data, size_t bytes,
+                                                    const gpts_hooks *hooks, uint32_t abi);
+GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path);
+
+/* The model plus train.* tensors (moments, step, RNG, data position) in one file.
+   Load makes both; the trainer's options are those stored.                                */
+GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *path);
+GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *model, const char *path, const gpts_hooks *hooks);
+
+/* approximator_L2.safetensors: approx.c_fc.*, approx.c_proj.*, metadata layer, activation, kind.
+   approximator_data.safetensors: <l>.x, <l>.y F32 [n_sequences,T,C] of several layers.     */
+GPTS_API gpts_status gpts_approximator_save(gpts_approximator *approximator, const char *path);
+GPTS_API gpts_status gpts_approximator_load(gpts_approximator *approximator, const char *path, const gpts_hooks *hooks);
+GPTS_API gpts_status gpts_recording_save(gpts_recording *recordings, size_t n, const char *path);
+GPTS_API gpts_status gpts_recording_load(gpts_recording *recording, int32_t layer, const char *path, const gpts_hooks *hooks);
+
+/* nanoGPT's token files: u16 little-endian, no header; `<path>` with `.json` for `.bin`
+   beside it holds {"vocab_size": V, "tokenizer": "..."} (tokenizer: a file's name or kind). */
+typedef struct gpts_tokens {
+    uint16_t *ids; size_t n; int32_t vocab_size; char tokenizer[GPTS_ERROR_BYTES];
+    gpts_hooks hooks; char error[GPTS_ERROR_BYTES];
+} gpts_tokens;
+GPTS_API gpts_status gpts_tokens_load(gpts_tokens *tokens, const char *path, const gpts_hooks *hooks);
+GPTS_API gpts_status gpts_tokens_save(gpts_tokens *tokens, const char *path);
+GPTS_API void gpts_tokens_free(gpts_tokens *tokens);
+
+/* A whole file's bytes, 0-terminated for convenience (not counted). */
+GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes, const gpts_hooks *hooks, char *error);
+GPTS_API void gpts_release(const gpts_hooks *hooks, void *memory);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GPTSTATIC_H */
+
+/* ==============================================================================
+   PART C   implementation
+   ============================================================================== */
+#ifdef GPTSTATIC_IMPLEMENTATION
+#ifndef GPTSTATIC_IMPLEMENTED
+#define GPTSTATIC_IMPLEMENTED
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "gptstatic.h needs infinities and NaN: compile without -ffast-math / -ffinite-math-only"
+#endif
+
+/* ==============================================================================
+   @@BASE  sizes, memory, random numbers, status, parallel loop
+   ============================================================================== */
+
+GPTS_API const char *gpts_status_text(gpts_status status)
+{
+    switch (status) {
+#define GPTSI_ROW(name, number, text) case name: return text;
+    GPTS_STATUS_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    case GPTS_STATUS_COUNT: break;
+    }
+    return "unknown status";
+}
+
+#if defined(__GNUC__)
+#define GPTSI_PRINTF(at) __attribute__((format(printf, at, at + 1)))
+#define GPTSI_UNUSED __attribute__((unused))
+#else
+#define GPTSI_PRINTF(at)
+#define GPTSI_UNUSED
+#endif
+
+/* Writes the sentence, returns the status: `return gptsi_fail(m->error, GPTS_..., "...")`. */
+static gpts_status gptsi_fail(char *error, gpts_status status, const char *format, ...) GPTSI_PRINTF(3);
+static gpts_status gptsi_fail(char *error, gpts_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    if (error) vsnprintf(error, GPTS_ERROR_BYTES, format, list);
+    va_end(list);
+    return status;
+}
+
+/* Returns a failure to the caller of the enclosing function. */
+#define GPTSI_TRY(call) do { gpts_status gptsi_s_ = (call); if (gptsi_s_ != GPTS_OK) return gptsi_s_; } while (0)
+
+/* a * b and a + b, SIZE_MAX when they do not fit: such a size is never allocated. */
+static size_t gptsi_mul(size_t a, size_t b) { return b && a > SIZE_MAX / b ? SIZE_MAX : a * b; }
+static size_t gptsi_add(size_t a, size_t b) { return a > SIZE_MAX - b ? SIZE_MAX : a + b; }
+static size_t gptsi_min(size_t a, size_t b) { return a < b ? a : b; }
+static size_t gptsi_max(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Memory: 64-byte aligned and zeroed; the size is kept in front, for `release`. */
+enum { GPTSI_ALIGN = 64 };
+static void *gptsi_new(const gpts_hooks *hooks, size_t count, size_t size)
+{
+    size_t n = gptsi_mul(count, size), total = gptsi_add(n, 2 * GPTSI_ALIGN);
+    unsigned char *raw, *p;
+    if (total == SIZE_MAX || total > SIZE_MAX / 2) return NULL;
+    raw = (unsigned char *)(hooks && hooks->allocate ? hooks->allocate(hooks->context, total) : malloc(total));
+    if (!raw) return NULL;
+    p = raw + 2 * GPTSI_ALIGN - (size_t)((uintptr_t)raw % GPTSI_ALIGN);
+    memcpy(p - sizeof raw, &raw, sizeof raw);
+    memcpy(p - sizeof raw - sizeof total, &total, sizeof total);
+    memset(p, 0, n);
+    return p;
+}
+#define GPTSI_NEW(hooks, type, count) ((type *)gptsi_new((hooks), (count), sizeof(type)))
+
+static void gptsi_delete(const gpts_hooks *hooks, void *memory)
+{
+    unsigned char *p = (unsigned char *)memory, *raw;
+    size_t total;
+    if (!p) return;
+    memcpy(&raw, p - sizeof raw, sizeof raw);
+    memcpy(&total, p - sizeof raw - sizeof total, sizeof total);
+    if (hooks && hooks->release) hooks->release(hooks->context, raw, total);
+    else free(raw);
+}
+
+static gpts_status gptsi_no_memory(char *error, const char *what, size_t count, size_t size)
+{
+    size_t n = gptsi_mul(count, size);
+    if (n == SIZE_MAX) return gptsi_fail(error, GPTS_NO_MEMORY, "out of memory: %s is larger than any memory", what);
+    return gptsi_fail(error, GPTS_NO_MEMORY, "out of memory: %s needs %llu bytes", what, (unsigned long long)n);
+}
+
+/* Random numbers: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) over
+   a running mix of the coordinates. */
+static uint64_t gptsi_mix(uint64_t z)
+{
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+static uint64_t gptsi_hash(uint64_t seed, uint64_t a, uint64_t b) { return gptsi_mix(gptsi_mix(gptsi_mix(seed) ^ a) ^ b); }
+static double gptsi_unit(uint64_t bits) { return (double)(bits >> 11) * (1.0 / 9007199254740992.0); }   /* [0,1) */
+
+GPTS_API uint64_t gpts_rng_bits(gpts_rng *rng) { return gptsi_hash(rng->seed, rng->counter++, 0); }
+GPTS_API double gpts_rng_uniform(gpts_rng *rng) { return gptsi_unit(gpts_rng_bits(rng)); }
+GPTS_API double gpts_rng_normal(gpts_rng *rng)                /* Box-Muller, one of the pair */
+{
+    double u = 1.0 - gpts_rng_uniform(rng), v = gpts_rng_uniform(rng);
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+GPTS_API uint64_t gpts_rng_below(gpts_rng *rng, uint64_t n)
+{
+    uint64_t limit, x;
+    if (n < 2) return 0;
+    limit = UINT64_MAX - UINT64_MAX % n;                      /* reject the uneven rest */
+    do x = gpts_rng_bits(rng); while (x >= limit);
+    return x % n;
+}
+
+/* The parallel loop.  `body` gets a range of items and the worker's number, which picks
+   its scratch.  Which worker does which item never changes a result: items share no
+   output, and an item's own sums run in one order.                                       */
+typedef void (*gptsi_body)(void *arg, size_t begin, size_t end, size_t worker);
+enum { GPTSI_MAX_WORKERS = 64 };
+
+#ifndef GPTS_PARALLEL_FOR
+#  ifdef _OPENMP
+static void gptsi_parallel_openmp(int threads, size_t n, gpts_task task, void *arg)
+{
+    long long i;
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+    for (i = 0; i < (long long)n; i++) task(arg, (size_t)i);
+}
+#    define GPTS_PARALLEL_FOR(threads, n, task, arg) gptsi_parallel_openmp((threads), (n), (task), (arg))
+#  else
+#    define GPTS_PARALLEL_FOR(threads, n, task, arg) \
+        do { size_t gptsi_i_; (void)(threads); for (gptsi_i_ = 0; gptsi_i_ < (n); gptsi_i_++) task((arg), gptsi_i_); } while (0)
+#  endif
+#endif
+
+static size_t gptsi_workers(const gpts_hooks *hooks)
+{
+    int threads = hooks ? hooks->threads : 0;
+#ifdef _OPENMP
+    if (threads <= 0) threads = omp_get_max_threads();
+#endif
+    if (threads <= 0) threads = 1;
+    return threads > GPTSI_MAX_WORKERS ? (size_t)GPTSI_MAX_WORKERS : (size_t)threads;
+}
+
+typedef struct gptsi_loop { gptsi_body body; void *arg; size_t n, workers; } gptsi_loop;
+static void gptsi_loop_task(void *arg, size_t worker)
+{
+    const gptsi_loop *loop = (const gptsi_loop *)arg;
+    size_t begin = loop->n * worker / loop->workers, end = loop->n * (worker + 1) / loop->workers;
+    if (begin < end) loop->body(loop->arg, begin, end, worker);
+}
+
+/* body over items 0 .. n-1 in at most `workers` contiguous ranges */
+static void gptsi_parallel(const gpts_hooks *hooks, size_t workers, size_t n, gptsi_body body, void *arg)
+{
+    gptsi_loop loop;
+    loop.body = body; loop.arg = arg; loop.n = n; loop.workers = gptsi_max(1, gptsi_min(workers, n));
+    if (loop.workers == 1) { if (n) body(arg, 0, n, 0); return; }
+    if (hooks && hooks->parallel_for) hooks->parallel_for(hooks->context, loop.workers, gptsi_loop_task, &loop);
+    else GPTS_PARALLEL_FOR((int)loop.workers, loop.workers, gptsi_loop_task, &loop);
+}
+
+/* The CPU as a device: its hooks, its workers and each worker's scratch. */
+typedef struct gptsi_cpu {
+    gpts_hooks hooks;
+    size_t workers;
+    unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
+    size_t scratch_bytes;
+} gptsi_cpu;
+
+/* ==============================================================================
+   @@GEMM  the one matrix product that everything rides on
+   ============================================================================== */
+
+/* (GEMM goes here) */
+
+/* ==============================================================================
+   @@LAYERS  embedding, norm, linear, activation, loss: forward above backward
+   ============================================================================== */
+
+/* (LAYERS goes here) */
+
+/* ==============================================================================
+   @@ATTENTION  one live head, then many
+   ============================================================================== */
+
+/* (ATTENTION goes here) */
+
+/* ==============================================================================
+   @@STATIC  pattern, normaliser, apply, adjoint, mixed layer
+   ============================================================================== */
+
+/* (STATIC goes here) */
+
+/* ==============================================================================
+   @@MODEL  parameter table, forward, mirrored backward
+   ============================================================================== */
+
+/* (MODEL goes here) */
+
+/* ==============================================================================
+   @@TRAIN  AdamW, clipping, schedule, data windows
+   ============================================================================== */
+
+/* (TRAIN goes here) */
+
+/* ==============================================================================
+   @@FIT  calibration, selection, fit of patterns; approximators
+   ============================================================================== */
+
+/* (FIT goes here) */
+
+/* ==============================================================================
+   @@SAMPLE  sessions with a cache; logits to token
+   ============================================================================== */
+
+/* (SAMPLE goes here) */
+
+/* ==============================================================================
+   @@TOKENIZER  bytes, characters, byte-level BPE, GPT-2's encoding, WordPiece
+   ============================================================================== */
+
+/* (TOKENIZER goes here) */
+
+/* ==============================================================================
+   @@IO  JSON, safetensors, models, checkpoints: last, they face hostile bytes
+   ============================================================================== */
+
+/* (IO goes here) */
+
+
+#endif /* GPTSTATIC_IMPLEMENTED */
+#endif /* GPTSTATIC_IMPLEMENTATION */
+
+/* ------------------------------------------------------------------------------
+   MIT License
+
+   Copyright (c) 2026 the gptstatic authors
+
+   Permission is hereby granted, free of charge, to any person obtaining a copy of
+   this software and associated documentation files (the "Software"), to deal in the
+   Software without restriction, including without limitation the rights to use, copy,
+   modify, merge, publish, distribute, sublicense, and/or sell copies of the Software,
+   and to permit persons to whom the Software is furnished to do so, subject to the
+   following conditions:
+
+   The above copyright notice and this permission notice shall be included in all
+   copies or substantial portions of the Software.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED,
+   INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A
+   PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT
+   HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF
+   CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION WITH THE SOFTWARE
+   OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+   ------------------------------------------------------------------------------ */
