@@ -197,8 +197,8 @@ GPTS_API gpts_config gpts_config_default(void);
 #define GPTS_PARAMETER_TABLE(X)                                                        \
     X(WTE,        "wte.weight",                  V,  C,  1,                    1, std) \
     X(WPE,        "wpe.weight",                  Tp, C,  learned,              1, std) \
-    X(LN_1_W,     "h.%d.ln_1.weight",            C,  0,  layer && norm,        0, -1)  \
-    X(LN_1_B,     "h.%d.ln_1.bias",              C,  0,  layer && norm && bias, 0, 0)  \
+    X(LN_1_W,     "h.%d.ln_1.weight",            C,  0,  norm,        0, -1)  \
+    X(LN_1_B,     "h.%d.ln_1.bias",              C,  0,  norm && bias, 0, 0)  \
     X(ATTN_W,     "h.%d.attn.c_attn.weight",     C,  (2*U + K)*D, attention,   1, std) \
     X(ATTN_B,     "h.%d.attn.c_attn.bias",       (2*U + K)*D, 0, attention && bias, 0, 0) \
     X(ATTN_PROJ_W,"h.%d.attn.c_proj.weight",     K*D, C, attention,            1, res) \
@@ -212,11 +212,11 @@ GPTS_API gpts_config gpts_config_default(void);
     X(APPROX_PROJ_W,"h.%d.approx.c_proj.weight", h,  C,  approximator,         1, std) \
     X(APPROX_PROJ_B,"h.%d.approx.c_proj.bias",   C,  0,  approximator,         0, 0)   \
     X(LN_2_W,     "h.%d.ln_2.weight",            C,  0,  layer && norm && mlp, 0, -1)  \
-    X(LN_2_B,     "h.%d.ln_2.bias",              C,  0,  layer && norm && mlp && bias, 0, 0) \
-    X(MLP_FC_W,   "h.%d.mlp.c_fc.weight",        C,  F,  layer && mlp,         1, std) \
-    X(MLP_FC_B,   "h.%d.mlp.c_fc.bias",          F,  0,  layer && mlp && bias, 0, 0)   \
-    X(MLP_PROJ_W, "h.%d.mlp.c_proj.weight",      F,  C,  layer && mlp,         1, res) \
-    X(MLP_PROJ_B, "h.%d.mlp.c_proj.bias",        C,  0,  layer && mlp && bias, 0, 0)   \
+    X(LN_2_B,     "h.%d.ln_2.bias",              C,  0,  norm && mlp && bias, 0, 0) \
+    X(MLP_FC_W,   "h.%d.mlp.c_fc.weight",        C,  F,  mlp,         1, std) \
+    X(MLP_FC_B,   "h.%d.mlp.c_fc.bias",          F,  0,  mlp && bias, 0, 0)   \
+    X(MLP_PROJ_W, "h.%d.mlp.c_proj.weight",      F,  C,  mlp,         1, res) \
+    X(MLP_PROJ_B, "h.%d.mlp.c_proj.bias",        C,  0,  mlp && bias, 0, 0)   \
     X(LN_F_W,     "ln_f.weight",                 C,  0,  norm,                 0, -1)  \
     X(LN_F_B,     "ln_f.bias",                   C,  0,  norm && bias,         0, 0)   \
     X(LM_HEAD,    "lm_head.weight",              V,  C,  untied,               1, std)
@@ -277,6 +277,7 @@ typedef struct gpts_cache {                   /* one layer of a session         
     gpts_real *ring;                          /* static heads: values still needed     */
     gpts_real *state;                         /* static heads: R states and normaliser */
     size_t ring_rows, state_size;             /* rows of D, values; per (b, static)    */
+    gpts_real *window;                        /* [B,k,C] last inputs of a windowed approximator */
 } gpts_cache;
 
 typedef struct gpts_ops {
@@ -286,6 +287,7 @@ typedef struct gpts_ops {
     void (*release)(void *device, void *memory);
     void (*upload)(void *device, void *to, const void *from, size_t bytes);
     void (*download)(void *device, void *to, const void *from, size_t bytes);
+    void (*copy)(void *device, void *to, const void *from, size_t bytes);      /* may overlap  */
     void (*zero)(void *device, void *memory, size_t bytes);
     gpts_status (*status)(void *device, char *error);         /* first failure so far  */
 
@@ -310,7 +312,7 @@ typedef struct gpts_ops {
     /* (G1) (G2) y = g(x);  dx = dy g'(x), dx may be dy                                  */
     void (*activation_forward)(void *device, void *y, const void *x, size_t n, gpts_activation kind);
     void (*activation_backward)(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind);
-    /* (D1) y = a + mask b / (1 - rate), mask from the counter;  y may be a or b         */
+    /* (D1) y = a + mask b / (1 - rate), mask from the counter;  y may be a or b; a NULL: 0 */
     void (*add_forward)(void *device, void *y, const void *a, const void *b, size_t n, const gpts_dropout *drop);
     /* (D2) db = mask dy / (1 - rate); db may be dy                                      */
     void (*add_backward)(void *device, void *db, const void *dy, size_t n, const gpts_dropout *drop);
@@ -329,7 +331,8 @@ typedef struct gpts_ops {
     /* keep what decoding needs of a prefill: rows 0 .. length[b]-1 of qkv (rotated)      */
     void (*cache_fill)(void *device, const gpts_heads *heads, gpts_cache *cache, const void *qkv,
                        const int32_t *length, size_t T);
-    /* (A3) (M3) one more token a row at position[b]: qkv [B,(2U+K)D] rotated in place, y [B,K D] = */
+    /* (A3) (M3) one more token a row at position[b] (below 0: this row rests, y = 0):
+       qkv [B,(2U+K)D] rotated in place, y [B,K D] =                                      */
     void (*attention_decode)(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv,
                              const int32_t *position, double scale, double theta);
     /* (X1) logits[n,v] = sum_c x[n,c] w[v,c]                                             */
@@ -412,6 +415,7 @@ typedef struct gpts_trainer {
     uint64_t step;                            /* updates done                            */
     uint64_t data_position;                   /* windows drawn: kept for the caller      */
     double loss_sum; uint64_t loss_count;     /* of what is accumulated                  */
+    uint64_t accumulated;                     /* batches since the last update           */
     double gradient_norm;                     /* of the last update, before clipping     */
     char error[GPTS_ERROR_BYTES];
 } gpts_trainer;
