@@ -211,7 +211,7 @@ GPTS_API gpts_config gpts_config_default(void);
     X(APPROX_FC_B,"h.%d.approx.c_fc.bias",       h,  0,  approximator,         0, 0)   \
     X(APPROX_PROJ_W,"h.%d.approx.c_proj.weight", h,  C,  approximator,         1, std) \
     X(APPROX_PROJ_B,"h.%d.approx.c_proj.bias",   C,  0,  approximator,         0, 0)   \
-    X(LN_2_W,     "h.%d.ln_2.weight",            C,  0,  layer && norm && mlp, 0, -1)  \
+    X(LN_2_W,     "h.%d.ln_2.weight",            C,  0,  norm && mlp, 0, -1)  \
     X(LN_2_B,     "h.%d.ln_2.bias",              C,  0,  norm && mlp && bias, 0, 0) \
     X(MLP_FC_W,   "h.%d.mlp.c_fc.weight",        C,  F,  mlp,         1, std) \
     X(MLP_FC_B,   "h.%d.mlp.c_fc.bias",          F,  0,  mlp && bias, 0, 0)   \
