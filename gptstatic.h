@@ -895,7 +895,263 @@ typedef struct gptsi_cpu {
    @@TOKENIZER  bytes, characters, byte-level BPE, GPT-2's encoding, WordPiece
    ============================================================================== */
 
-/* (TOKENIZER goes here) */
+/* UTF-8.  Reads one code point of 1 to 4 bytes; 0 for bytes that are not UTF-8: overlong
+   forms, surrogates and values above U+10FFFF included (Unicode 15.0, table 3-7).        */
+static size_t gptsi_utf8_get(const char *at, const char *end, uint32_t *code)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    size_t left = (size_t)(end - at), n, i;
+    uint32_t c, least;
+    if (!left) return 0;
+    if (p[0] < 0x80) { *code = p[0]; return 1; }
+    if (p[0] < 0xC2 || p[0] > 0xF4) return 0;
+    n = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    least = n == 2 ? 0x80 : n == 3 ? 0x800 : 0x10000;
+    if (left < n) return 0;
+    c = p[0] & (0xFFu >> (n + 1));
+    for (i = 1; i < n; i++) {
+        if ((p[i] & 0xC0) != 0x80) return 0;
+        c = c << 6 | (p[i] & 0x3Fu);
+    }
+    if (c < least || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF)) return 0;
+    *code = c;
+    return n;
+}
+
+static size_t gptsi_utf8_put(uint32_t code, char out[4])
+{
+    static const unsigned char lead[5] = { 0, 0x00, 0xC0, 0xE0, 0xF0 };
+    size_t n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4, i;
+    for (i = n; i-- > 1; code >>= 6) out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)(lead[n] | code);
+    return n;
+}
+
+/* JSON (RFC 8259) as a cursor that moves over text it does not own.  Every function
+   returns 1, with the cursor behind what it read, or 0: then the text is refused and the
+   cursor stands near the fault.  Nothing recurses or allocates.                          */
+typedef struct gptsi_json { const char *at, *end; int depth; } gptsi_json;
+enum { GPTSI_JSON_DEPTH = 64 };
+
+static void gptsi_json_space(gptsi_json *j)
+{
+    while (j->at < j->end && (*j->at == ' ' || *j->at == '\n' || *j->at == '\r' || *j->at == '\t')) j->at++;
+}
+static int gptsi_json_is(gptsi_json *j, char ch)              /* is ch next? */
+{
+    gptsi_json_space(j);
+    return j->at < j->end && *j->at == ch;
+}
+static int gptsi_json_take(gptsi_json *j, char ch)            /* and steps over it */
+{
+    if (!gptsi_json_is(j, ch)) return 0;
+    j->at++;
+    return 1;
+}
+static int gptsi_json_word(gptsi_json *j, const char *word)
+{
+    size_t n = strlen(word);
+    gptsi_json_space(j);
+    if ((size_t)(j->end - j->at) < n || memcmp(j->at, word, n)) return 0;
+    j->at += n;
+    return 1;
+}
+
+static int gptsi_json_hex4(gptsi_json *j, uint32_t *value)
+{
+    int i;
+    if (j->end - j->at < 4) return 0;
+    for (i = 0, *value = 0; i < 4; i++) {
+        uint32_t c = (unsigned char)*j->at++;
+        if (c >= '0' && c <= '9') c -= '0';
+        else if ((c | 32) >= 'a' && (c | 32) <= 'f') c = (c | 32) - 'a' + 10;
+        else return 0;
+        *value = *value << 4 | c;
+    }
+    return 1;
+}
+
+/* One character of a string, unescaped.  A \u escape of half a surrogate pair must be
+   followed by the other half.                                                            */
+static int gptsi_json_character(gptsi_json *j, uint32_t *code)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    const char *hit;
+    uint32_t low;
+    if (j->at == j->end || (unsigned char)*j->at < 0x20) return 0;
+    if (*j->at != '\\') {
+        size_t n = gptsi_utf8_get(j->at, j->end, code);
+        j->at += n;
+        return n != 0;
+    }
+    if (++j->at == j->end) return 0;
+    if (*j->at != 'u') {
+        hit = (const char *)memchr(from, *j->at, sizeof from - 1);
+        if (!hit) return 0;
+        *code = (unsigned char)to[hit - from];
+        j->at++;
+        return 1;
+    }
+    j->at++;
+    if (!gptsi_json_hex4(j, code)) return 0;
+    if (*code < 0xD800 || *code > 0xDFFF) return 1;
+    if (*code > 0xDBFF || j->end - j->at < 6 || j->at[0] != '\\' || j->at[1] != 'u') return 0;
+    j->at += 2;
+    if (!gptsi_json_hex4(j, &low)) return 0;
+    if (low < 0xDC00 || low > 0xDFFF) return 0;
+    *code = 0x10000 + ((*code - 0xD800) << 10) + (low - 0xDC00);
+    return 1;
+}
+
+/* A string, unescaped to UTF-8: *length bytes (they may contain 0), and a 0 behind them
+   when there is room.  out NULL only measures (use a copy of the cursor); a string longer
+   than `room` is refused.                                                                */
+static int gptsi_json_string(gptsi_json *j, char *out, size_t room, size_t *length)
+{
+    size_t n = 0;
+    char bytes[4];
+    if (!gptsi_json_take(j, '"')) return 0;
+    while (j->at < j->end && *j->at != '"') {
+        uint32_t code;
+        size_t k;
+        if (!gptsi_json_character(j, &code)) return 0;
+        k = gptsi_utf8_put(code, bytes);
+        if (out) {
+            if (k > room - n) return 0;
+            memcpy(out + n, bytes, k);
+        }
+        n += k;
+    }
+    if (j->at == j->end) return 0;
+    j->at++;
+    if (out && n < room) out[n] = 0;
+    *length = n;
+    return 1;
+}
+
+/* A number's parts: its digits (at most 19 significant ones kept), the power of ten that
+   is left, and whether it is written as an integer and exact.                             */
+typedef struct gptsi_number { uint64_t digits; int64_t power; int negative, integer, exact; } gptsi_number;
+
+static int gptsi_json_digit(const gptsi_json *j) { return j->at < j->end && *j->at >= '0' && *j->at <= '9'; }
+
+static int gptsi_json_number(gptsi_json *j, gptsi_number *x)
+{
+    int64_t power = 0;
+    int fraction = 0, minus;
+    x->digits = 0; x->power = 0; x->integer = x->exact = 1;
+    gptsi_json_space(j);
+    x->negative = j->at < j->end && *j->at == '-';
+    j->at += x->negative;
+    if (!gptsi_json_digit(j)) return 0;
+    if (*j->at == '0' && j->end - j->at > 1 && j->at[1] >= '0' && j->at[1] <= '9') return 0;
+    for (;; j->at++) {
+        if (gptsi_json_digit(j)) {
+            uint64_t d = (uint64_t)(*j->at - '0');
+            if (x->digits <= (UINT64_MAX - d) / 10 && x->exact) { x->digits = x->digits * 10 + d; x->power -= fraction; }
+            else { x->exact = 0; x->power += !fraction; }
+        } else if (j->at < j->end && *j->at == '.' && !fraction) {
+            fraction = 1; x->integer = 0;
+            j->at++;
+            if (!gptsi_json_digit(j)) return 0;
+            j->at--;
+        } else break;
+    }
+    if (j->at < j->end && (*j->at == 'e' || *j->at == 'E')) {
+        j->at++;
+        x->integer = 0;
+        minus = j->at < j->end && *j->at == '-';
+        if (j->at < j->end && (*j->at == '-' || *j->at == '+')) j->at++;
+        if (!gptsi_json_digit(j)) return 0;
+        for (; gptsi_json_digit(j); j->at++) if (power < 100000) power = power * 10 + (*j->at - '0');
+        x->power += minus ? -power : power;
+    }
+    return 1;
+}
+
+static int gptsi_json_u64(gptsi_json *j, uint64_t *value)
+{
+    gptsi_number x;
+    if (!gptsi_json_number(j, &x) || x.negative || !x.integer || !x.exact) return 0;
+    *value = x.digits;
+    return 1;
+}
+static int gptsi_json_i64(gptsi_json *j, int64_t *value)
+{
+    gptsi_number x;
+    if (!gptsi_json_number(j, &x) || !x.integer || !x.exact) return 0;
+    if (x.digits > (uint64_t)INT64_MAX + (uint64_t)x.negative) return 0;
+    *value = !x.negative ? (int64_t)x.digits : x.digits ? -(int64_t)(x.digits - 1) - 1 : 0;
+    return 1;
+}
+
+/* Correctly rounded for up to 15 digits and a power of ten up to 22 (both factors are then
+   exact, Clinger 1990), a few units in the last place otherwise; too large is refused.     */
+static int gptsi_json_double(gptsi_json *j, double *value)
+{
+    gptsi_number x;
+    double d;
+    if (!gptsi_json_number(j, &x)) return 0;
+    d = (double)x.digits;
+    for (; x.power > 0 && d != 0 && d <= 1e308; ) {
+        double ten = 1;
+        int k;
+        for (k = 0; k < 22 && x.power > 0; k++, x.power--) ten *= 10;
+        d *= ten;
+    }
+    for (; x.power < 0 && d != 0; ) {
+        double ten = 1;
+        int k;
+        for (k = 0; k < 22 && x.power < 0; k++, x.power++) ten *= 10;
+        d /= ten;
+    }
+    if (!(d <= 1.7976931348623157e308) || (d != 0 && x.power > 0)) return 0;
+    *value = x.negative ? -d : d;
+    return 1;
+}
+
+static int gptsi_json_bool(gptsi_json *j, int *value)
+{
+    *value = gptsi_json_word(j, "true");
+    return *value || gptsi_json_word(j, "false");
+}
+static int gptsi_json_null(gptsi_json *j) { return gptsi_json_word(j, "null"); }
+
+/* Any value.  Open containers are bits (1: an object) of one word, so that the nesting is
+   limited to GPTSI_JSON_DEPTH, those that the caller counts in j->depth included.         */
+static int gptsi_json_skip(gptsi_json *j)
+{
+    uint64_t objects = 0;
+    size_t length;
+    int open = 0, flag;
+    gptsi_number number;
+    for (;;) {
+        if (gptsi_json_is(j, '{') || gptsi_json_is(j, '[')) {
+            int object = *j->at++ == '{';
+            if (j->depth + open >= GPTSI_JSON_DEPTH) return 0;
+            objects = objects << 1 | (uint64_t)object;
+            open++;
+            if (!gptsi_json_is(j, object ? '}' : ']')) {
+                if (object && !(gptsi_json_string(j, NULL, 0, &length) && gptsi_json_take(j, ':'))) return 0;
+                continue;
+            }
+        } else if (gptsi_json_is(j, '"')) {
+            if (!gptsi_json_string(j, NULL, 0, &length)) return 0;
+        } else if (gptsi_json_is(j, '-') || gptsi_json_digit(j)) {
+            if (!gptsi_json_number(j, &number)) return 0;
+        } else if (!gptsi_json_bool(j, &flag) && !gptsi_json_null(j)) return 0;
+        for (;;) {                                            /* behind a value: what does it end? */
+            if (!open) return 1;
+            if (gptsi_json_take(j, ',')) {
+                if ((objects & 1) && !(gptsi_json_string(j, NULL, 0, &length) && gptsi_json_take(j, ':'))) return 0;
+                break;
+            }
+            if (!gptsi_json_take(j, objects & 1 ? '}' : ']')) return 0;
+            objects >>= 1;
+            open--;
+        }
+    }
+}
 
 /* ==============================================================================
    @@IO  JSON, safetensors, models, checkpoints: last, they face hostile bytes
