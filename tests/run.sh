@@ -1,0 +1,52 @@
+#!/bin/sh
+# run.sh PROGRAM...: runs the tests' programs and sums up; ends with `N passed, N failed`.
+# Programs that take files (golden, tokens, safetensors) get every file there is.
+passed=0 failed=0 skipped=0
+data=../shared/data
+log=build/tests/log; mkdir -p build/tests
+
+one() {                                     # one TITLE COMMAND...: runs it, adds its closing line
+    title=$1; shift
+    "$@" >"$log" 2>&1; status=$?
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+    set -- $(printf '%s' "$line" | tr -c '0-9\n' ' ')
+    if [ -z "$line" ]; then
+        failed=$((failed + 1)); echo "FAILED $title: no closing line, status $status"; tail -n 20 "$log"; return
+    fi
+    passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + ${3:-0}))
+    printf '%-28s %s\n' "$title" "$line"
+    if [ "$2" != 0 ]; then cat "$log"
+    elif [ "$status" != 0 ]; then failed=$((failed + 1)); echo "FAILED $title: status $status"; cat "$log"
+    else grep -E 'skipped:' "$log" | sort | uniq -c | sed 's/^ *1 /  /' | head -n 8
+    fi
+}
+missing() { skipped=$((skipped + 1)); echo "  skipped: $1"; }
+
+for program in "$@"; do
+    name=${program##*/}
+    case $name in
+    golden|golden_double)
+        one "$name" "$program" tests/golden/*.safetensors ;;
+    tokens)
+        for vectors in "gpt2 $data/gpt2-vocab.bpe $data/gpt2-token-vectors.jsonl" \
+                       "simplestories $data/simplestories-tokenizer.json $data/simplestories-token-vectors.jsonl" \
+                       "simplestories-4096 $data/simplestories-4096.json $data/simplestories-token-vectors.jsonl"; do
+            set -- $vectors
+            if [ -f "$2" ] && [ -f "$3" ]; then one "$name $1" "$program" --tokenizer "$2" "$3"
+            else missing "tokens $1: $2 is not there"; fi
+        done ;;
+    safetensors)
+        found=
+        for file in tests/safetensors-cases.jsonl $data/safetensors-cases.jsonl; do
+            if [ -z "$found" ] && [ -f "$file" ]; then one "$name" "$program" "$file"; found=1; fi
+        done
+        [ -n "$found" ] || missing "safetensors: no cases" ;;
+    *)  one "$name" "$program" ;;
+    esac
+done
+if [ -f tests/compile/matrix.sh ]; then one "compile (quick)" sh tests/compile/matrix.sh quick; fi
+
+printf '%d passed, %d failed' "$passed" "$failed"
+[ "$skipped" = 0 ] || printf ', %d skipped' "$skipped"
+echo
+[ "$failed" = 0 ]
