@@ -188,38 +188,38 @@ typedef struct gpts_config {
 GPTS_API gpts_config gpts_config_default(void);
 
 /* ---- the parameter table ---------------------------------------------------------
-   One row per parameter: kind, name, rows, columns (0: a vector), condition, decay,
+   One row per parameter: kind, name, rows, columns (or `vector`), condition, decay,
    standard deviation at the start (-1: filled with ones).  Drives allocation, init,
    save, load, optimiser and tests.  The expressions see the layer's numbers:
    V C F D, Tp positions, U live, K kept (live + static) heads, n static heads, S, R,
    k window and h width of an approximator; std = 0.02, res = 0.02 / sqrt(2 L).       */
 
 #define GPTS_PARAMETER_TABLE(X)                                                        \
-    X(WTE,        "wte.weight",                  V,  C,  1,                    1, std) \
-    X(WPE,        "wpe.weight",                  Tp, C,  learned,              1, std) \
-    X(LN_1_W,     "h.%d.ln_1.weight",            C,  0,  norm,        0, -1)  \
-    X(LN_1_B,     "h.%d.ln_1.bias",              C,  0,  norm && bias, 0, 0)  \
-    X(ATTN_W,     "h.%d.attn.c_attn.weight",     C,  (2*U + K)*D, attention,   1, std) \
-    X(ATTN_B,     "h.%d.attn.c_attn.bias",       (2*U + K)*D, 0, attention && bias, 0, 0) \
-    X(ATTN_PROJ_W,"h.%d.attn.c_proj.weight",     K*D, C, attention,            1, res) \
-    X(ATTN_PROJ_B,"h.%d.attn.c_proj.bias",       C,  0,  attention && bias,    0, 0)   \
-    X(ALPHA,      "h.%d.attn.static.alpha",      n,  S,  statics,              0, 0)   \
-    X(RHO,        "h.%d.attn.static.rho",        n,  S,  statics,              0, 0)   \
-    X(TAIL_COEF,  "h.%d.attn.static.tail_coef",  n,  R,  statics && tails,     0, 0)   \
-    X(TAIL_DECAY, "h.%d.attn.static.tail_decay", n,  R,  statics && tails,     0, 0)   \
-    X(APPROX_FC_W,"h.%d.approx.c_fc.weight",     k*C, h, approximator,         1, std) \
-    X(APPROX_FC_B,"h.%d.approx.c_fc.bias",       h,  0,  approximator,         0, 0)   \
-    X(APPROX_PROJ_W,"h.%d.approx.c_proj.weight", h,  C,  approximator,         1, std) \
-    X(APPROX_PROJ_B,"h.%d.approx.c_proj.bias",   C,  0,  approximator,         0, 0)   \
-    X(LN_2_W,     "h.%d.ln_2.weight",            C,  0,  norm && mlp, 0, -1)  \
-    X(LN_2_B,     "h.%d.ln_2.bias",              C,  0,  norm && mlp && bias, 0, 0) \
-    X(MLP_FC_W,   "h.%d.mlp.c_fc.weight",        C,  F,  mlp,         1, std) \
-    X(MLP_FC_B,   "h.%d.mlp.c_fc.bias",          F,  0,  mlp && bias, 0, 0)   \
-    X(MLP_PROJ_W, "h.%d.mlp.c_proj.weight",      F,  C,  mlp,         1, res) \
-    X(MLP_PROJ_B, "h.%d.mlp.c_proj.bias",        C,  0,  mlp && bias, 0, 0)   \
-    X(LN_F_W,     "ln_f.weight",                 C,  0,  norm,                 0, -1)  \
-    X(LN_F_B,     "ln_f.bias",                   C,  0,  norm && bias,         0, 0)   \
-    X(LM_HEAD,    "lm_head.weight",              V,  C,  untied,               1, std)
+    X(WTE,           "wte.weight",                 V,         C,         1,                   1, std) \
+    X(WPE,           "wpe.weight",                 Tp,        C,         learned,             1, std) \
+    X(LN_1_W,        "h.%d.ln_1.weight",           C,         vector,    norm,                0, -1)  \
+    X(LN_1_B,        "h.%d.ln_1.bias",             C,         vector,    norm && bias,        0, 0)   \
+    X(ATTN_W,        "h.%d.attn.c_attn.weight",    C,         (2*U+K)*D, attention,           1, std) \
+    X(ATTN_B,        "h.%d.attn.c_attn.bias",      (2*U+K)*D, vector,    attention && bias,   0, 0)   \
+    X(ATTN_PROJ_W,   "h.%d.attn.c_proj.weight",    K*D,       C,         attention,           1, res) \
+    X(ATTN_PROJ_B,   "h.%d.attn.c_proj.bias",      C,         vector,    attention && bias,   0, 0)   \
+    X(ALPHA,         "h.%d.attn.static.alpha",     n,         S,         statics,             0, 0)   \
+    X(RHO,           "h.%d.attn.static.rho",       n,         S,         statics,             0, 0)   \
+    X(TAIL_COEF,     "h.%d.attn.static.tail_coef", n,         R,         statics && tails,    0, 0)   \
+    X(TAIL_DECAY,    "h.%d.attn.static.tail_decay", n,        R,         statics && tails,    0, 0)   \
+    X(APPROX_FC_W,   "h.%d.approx.c_fc.weight",    k*C,       h,         approximator,        1, std) \
+    X(APPROX_FC_B,   "h.%d.approx.c_fc.bias",      h,         vector,    approximator,        0, 0)   \
+    X(APPROX_PROJ_W, "h.%d.approx.c_proj.weight",  h,         C,         approximator,        1, std) \
+    X(APPROX_PROJ_B, "h.%d.approx.c_proj.bias",    C,         vector,    approximator,        0, 0)   \
+    X(LN_2_W,        "h.%d.ln_2.weight",           C,         vector,    norm && mlp,         0, -1)  \
+    X(LN_2_B,        "h.%d.ln_2.bias",             C,         vector,    norm && mlp && bias, 0, 0)   \
+    X(MLP_FC_W,      "h.%d.mlp.c_fc.weight",       C,         F,         mlp,                 1, std) \
+    X(MLP_FC_B,      "h.%d.mlp.c_fc.bias",         F,         vector,    mlp && bias,         0, 0)   \
+    X(MLP_PROJ_W,    "h.%d.mlp.c_proj.weight",     F,         C,         mlp,                 1, res) \
+    X(MLP_PROJ_B,    "h.%d.mlp.c_proj.bias",       C,         vector,    mlp && bias,         0, 0)   \
+    X(LN_F_W,        "ln_f.weight",                C,         vector,    norm,                0, -1)  \
+    X(LN_F_B,        "ln_f.bias",                  C,         vector,    norm && bias,        0, 0)   \
+    X(LM_HEAD,       "lm_head.weight",             V,         C,         untied,              1, std)
 
 typedef enum gpts_parameter {
 #define GPTSI_ROW(kind, name, rows, columns, when, decay, start) GPTS_P_##kind,
@@ -232,7 +232,8 @@ typedef struct gpts_tensor {
     char name[GPTS_NAME_BYTES];               /* as in files, "h.3.mlp.c_fc.weight"   */
     gpts_parameter kind;
     int32_t layer;                            /* -1: not in a layer                   */
-    size_t rows, columns;                     /* columns 0: a vector of `rows`        */
+    size_t rank;                              /* 2: [rows,columns]; 1: [rows]         */
+    size_t rows, columns;                     /* columns is 1 for a vector            */
     size_t size;                              /* number of values                     */
     gpts_real *data;
     int decay;                                /* AdamW's weight decay applies         */
