@@ -866,7 +866,429 @@ typedef struct gptsi_cpu {
    @@STATIC  pattern, normaliser, apply, adjoint, mixed layer
    ============================================================================== */
 
-/* (STATIC goes here) */
+/* A static head's weights are a fixed causal pattern of two vectors, alpha by key and rho
+   by distance, and only its values depend on the input:
+
+       P[i,j] = exp(alpha[j] + rho[i-j] - z[i]),   j <= i,   z[i] = ln sum_{k<=i} exp(alpha[k] + rho[i-k])     (P1)
+       y[i]   = sum_{j<=i} P[i,j] v[j]  =  e[i] sum_{j<=i} w[i-j] u[j] v[j]                                   (P2)
+                with u = exp(alpha), w = exp(rho), e = exp(-z)
+
+   (P2) is the lever: three vectors make every cell by two products, no exponential, and apart
+   from the row's factor e it is a convolution with w.  So where w decays,
+
+       w[d] = sum_r c[r] lambda[r]^(d-W)   for d >= W,   c >= 0,  0 < lambda <= 1,                             (P3)
+
+   all keys further back than W act through R running sums, and a row costs W + R products
+   instead of i.  We keep each sum as what it means, a running weighted mean of the values,
+   which cannot overflow, with the logarithm of its weight beside it:
+
+       n[r,t] = ln sum_{j<t} lambda[r]^(t-1-j) u[j]                                                           (P4)
+       x[r,t] = sum_{j<t} lambda[r]^(t-1-j) u[j] v[j] / exp(n[r,t])
+       y[i]   = sum_{t<=j<=i} P[i,j] v[j] + sum_r gain[i,r] x[r,t]                                            (P5)
+                gain[i,r] = exp(ln c[r] + (i-W-t+1) ln lambda[r] + n[r,t] - z[i]),   t <= i - W + 1
+
+   Rows and keys go by tiles of 64.  Row tile a takes its key tiles a-q .. a cell by cell, where
+   q tiles cover the distances below W, and the keys before t = 64 (a-q) through x[.,t].  The
+   exact form is the case without the second sum: q is every tile before.  Every number that
+   meets the values (P, gain, and feed, keep that carry x over a tile) is a share of a whole,
+   in 0 .. 1, and each row's shares add up to 1.
+
+   Range: u, w, e are doubles, centred on the middle of their exponents, which holds any
+   alpha and rho whose ranges add up to 1300 (standard deviation 40 needs about 500); a wider
+   head keeps the exponents themselves and pays an exponential per cell.                           */
+
+enum { GPTSI_STATIC_TILE = 64 };
+
+typedef struct gptsi_pattern {
+    size_t near, terms;               /* q, and R without the unused terms at the end            */
+    size_t span;                      /* 64 (q + 1) distances in w                               */
+    int wide;                         /* u, w, e hold alpha, rho, z instead of their exponentials */
+    double *u, *e;                    /* [T] keys, rows                                          */
+    double *w;                        /* [span + 64] w[d] at span-1-d; 0 for d < 0, after the end */
+    double *n;                        /* [T/64 + 1, terms] (P4) at the tiles' boundaries         */
+    gpts_real *gain;                  /* [T,terms] (P5)                                          */
+    gpts_real *feed, *keep;           /* [T,terms], [T/64,terms]: x over tile k is
+                                         keep[k,r] x + sum_{j in k} feed[j,r] v[j]               */
+} gptsi_pattern;
+
+struct gpts_pattern_plan {
+    size_t T, n;                      /* rows that it holds, a multiple of 64; static heads       */
+    gptsi_pattern *pattern;           /* [n]                                                      */
+    double *reals;                    /* one block behind u, e, w, n                              */
+    gpts_real *shares;                /* one block behind gain, feed, keep                        */
+};
+
+static void gptsi_static_discard(gpts_heads *heads, const gpts_hooks *hooks)
+{
+    struct gpts_pattern_plan *plan = heads->plan;
+    if (!plan) return;
+    gptsi_delete(hooks, plan->pattern);
+    gptsi_delete(hooks, plan->reals);
+    gptsi_delete(hooks, plan->shares);
+    gptsi_delete(hooks, plan);
+    heads->plan = NULL;
+}
+
+/* W of a head with a tail; S means without */
+static size_t gptsi_static_start(const gpts_heads *heads, size_t s)
+{
+    return heads->tail_start ? (size_t)heads->tail_start[s] : heads->S;
+}
+
+/* Past S alpha goes on as the mean of its last quarter.                                      (P6) */
+static double gptsi_static_alpha(const gpts_heads *heads, size_t s, size_t j)
+{
+    const gpts_real *alpha = heads->alpha + s * heads->S;
+    size_t first = heads->S - gptsi_max(1, heads->S / 4), k;
+    double sum = 0;
+    if (j < heads->S) return (double)alpha[j];
+    for (k = first; k < heads->S; k++) sum += (double)alpha[k];
+    return sum / (double)(heads->S - first);
+}
+
+/* (P3) as a logarithm, ln sum_r exp(ln c + (d - W) ln lambda); without a tail nothing is past S. */
+static double gptsi_static_rho(const gpts_heads *heads, size_t s, size_t d)
+{
+    size_t W = gptsi_static_start(heads, s), r;
+    double most = -HUGE_VAL, sum = 0;
+    if (d < W) return d < heads->S ? (double)heads->rho[s * heads->S + d] : -HUGE_VAL;
+    if (W >= heads->S) return -HUGE_VAL;
+    for (r = 0; r < heads->R; r++) {
+        double c = (double)heads->tail_coef[s * heads->R + r];
+        if (c > 0) most = fmax(most, log(c) + (double)(d - W) * log((double)heads->tail_decay[s * heads->R + r]));
+    }
+    if (most == -HUGE_VAL) return most;
+    for (r = 0; r < heads->R; r++) {
+        double c = (double)heads->tail_coef[s * heads->R + r];
+        if (c > 0) sum += exp(log(c) + (double)(d - W) * log((double)heads->tail_decay[s * heads->R + r]) - most);
+    }
+    return most + log(sum);
+}
+
+static double gptsi_log_add(double a, double b)                       /* ln(exp a + exp b) */
+{
+    double most = fmax(a, b);
+    return most == -HUGE_VAL ? most : most + log1p(exp(fmin(a, b) - most));
+}
+
+static double gptsi_dot(const double *a, const double *b, size_t n)
+{
+    double sum[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+    size_t i = 0, l;
+    for (; i + 8 <= n; i += 8) for (l = 0; l < 8; l++) sum[l] += a[i + l] * b[i + l];
+    for (; i < n; i++) sum[0] += a[i] * b[i];
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+/* The states' weights n (P4) and the shares that carry x over each tile. */
+static void gptsi_static_derive_states(const gpts_heads *heads, size_t s, gptsi_pattern *h, size_t T)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    size_t r, k, j;
+    for (r = 0; r < h->terms; r++) {
+        double decay = log((double)heads->tail_decay[s * heads->R + r]), n = -HUGE_VAL, before;
+        h->n[r] = n;
+        for (k = 0; k < T / L; k++) {
+            before = n;
+            for (j = 0; j < L; j++) n = gptsi_log_add(n + decay, h->u[k * L + j]);
+            for (j = 0; j < L; j++)
+                h->feed[(k * L + j) * h->terms + r] = (gpts_real)exp(decay * (double)(L - 1 - j) + h->u[k * L + j] - n);
+            h->keep[k * h->terms + r] = (gpts_real)exp(before + decay * L - n);
+            h->n[(k + 1) * h->terms + r] = n;
+        }
+    }
+}
+
+/* One head's tables; u, w first hold the exponents alpha, rho. */
+static void gptsi_static_derive(const gpts_heads *heads, size_t s, gptsi_pattern *h, size_t T)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    size_t S = heads->S, W = gptsi_static_start(heads, s), n = W < S ? T : gptsi_min(T, S), i, j, r;
+    double low = HUGE_VAL, high = -HUGE_VAL, least = HUGE_VAL, most = -HUGE_VAL, centre, middle;
+    double past = T > S ? gptsi_static_alpha(heads, s, S) : 0;
+    for (j = 0; j < T; j++) {
+        h->u[j] = j >= n ? -HUGE_VAL : j < S ? (double)heads->alpha[s * S + j] : past;
+        if (j < n) { low = fmin(low, h->u[j]); high = fmax(high, h->u[j]); }
+    }
+    for (j = 0; j < h->span + L; j++) {
+        double rho = j < h->span ? gptsi_static_rho(heads, s, h->span - 1 - j) : -HUGE_VAL;
+        h->w[j] = rho;
+        if (rho > -HUGE_VAL) { least = fmin(least, rho); most = fmax(most, rho); }
+    }
+    for (r = 0; r < h->terms; r++) {
+        double c = log((double)heads->tail_coef[s * heads->R + r]);
+        if (c > -HUGE_VAL) { least = fmin(least, c); most = fmax(most, c); }
+    }
+    gptsi_static_derive_states(heads, s, h, T);
+    centre = 0.5 * (low + high); middle = 0.5 * (least + most);
+    h->wide = !(high - low + most - least <= 1300);
+    if (!h->wide) {
+        for (j = 0; j < T; j++) h->u[j] = exp(h->u[j] - centre);
+        for (j = 0; j < h->span + L; j++) h->w[j] = exp(h->w[j] - middle);
+    }
+    for (i = 0; i < T; i++) {
+        size_t a = i / L, t = a > h->near ? (a - h->near) * L : 0;
+        const double *u = h->u + t, *w = h->w + (h->span - 1 + t - i);
+        double z, sum = 0, top = -HUGE_VAL, far = -HUGE_VAL;
+        if (i >= n) { h->e[i] = h->wide ? HUGE_VAL : 0; continue; }
+        for (r = 0; t && r < h->terms; r++)
+            far = gptsi_log_add(far, log((double)heads->tail_coef[s * heads->R + r]) + h->n[t / L * h->terms + r]
+                                     + (double)(i + 1 - W - t) * log((double)heads->tail_decay[s * heads->R + r]));
+        if (h->wide) {
+            for (j = 0; j <= i - t; j++) top = fmax(top, u[j] + w[j]);
+            if (top > -HUGE_VAL) for (j = 0; j <= i - t; j++) sum += exp(u[j] + w[j] - top);
+            h->e[i] = z = gptsi_log_add(top > -HUGE_VAL ? top + log(sum) : top, far);
+        } else {
+            sum = gptsi_dot(u, w, i - t + 1) + exp(far - centre - middle);
+            h->e[i] = 1 / sum;
+            z = centre + middle + log(sum);
+        }
+        for (r = 0; r < h->terms; r++)
+            h->gain[i * h->terms + r] = !t ? 0 : (gpts_real)exp(log((double)heads->tail_coef[s * heads->R + r])
+                + h->n[t / L * h->terms + r] + (double)(i + 1 - W - t) * log((double)heads->tail_decay[s * heads->R + r]) - z);
+    }
+}
+
+static void gptsi_static_derive_body(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gpts_heads *heads = (const gpts_heads *)arg;
+    size_t s;
+    (void)worker;
+    for (s = begin; s < end; s++) gptsi_static_derive(heads, s, &heads->plan->pattern[s], heads->plan->T);
+}
+
+/* Makes heads->plan good for T positions.  Error: TOO_LONG for a head without a tail past S. */
+static gpts_status gptsi_static_prepare(gpts_heads *heads, size_t T, const gpts_hooks *hooks, char *error)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    struct gpts_pattern_plan *plan;
+    size_t S = heads->S, rows, s, n_reals = 0, n_shares = 0;
+    if (!heads->n || (heads->plan && heads->plan->T >= T)) return GPTS_OK;
+    for (s = 0; s < heads->n && T > S; s++)
+        if (gptsi_static_start(heads, s) >= S)
+            return gptsi_fail(error, GPTS_TOO_LONG, "%llu positions, but a static head in exact form is defined up to %llu",
+                              (unsigned long long)T, (unsigned long long)S);
+    rows = T <= S ? S : gptsi_add(T, heads->plan ? T / 2 : 0);             /* in a session, grow by steps */
+    rows = gptsi_mul(gptsi_add(rows, L - 1) / L, L);
+    gptsi_static_discard(heads, hooks);
+    plan = GPTSI_NEW(hooks, struct gpts_pattern_plan, 1);
+    if (!plan) return gptsi_no_memory(error, "the plan of static heads", 1, sizeof *plan);
+    heads->plan = plan;
+    plan->T = rows; plan->n = heads->n;
+    plan->pattern = GPTSI_NEW(hooks, gptsi_pattern, heads->n);
+    for (s = 0; plan->pattern && s < heads->n; s++) {
+        gptsi_pattern *h = &plan->pattern[s];
+        size_t W = gptsi_static_start(heads, s);
+        h->near = W < S ? (gptsi_max(W, 1) + L - 2) / L : rows / L - 1;
+        h->near = gptsi_min(h->near, rows / L - 1);
+        h->span = (h->near + 1) * L;
+        for (h->terms = W < S ? heads->R : 0; h->terms; h->terms--)
+            if (heads->tail_coef[s * heads->R + h->terms - 1] > 0) break;
+        n_reals = gptsi_add(n_reals, gptsi_add(gptsi_mul(2, rows), h->span + L + (rows / L + 1) * h->terms));
+        n_shares = gptsi_add(n_shares, gptsi_add(gptsi_mul(gptsi_mul(2, rows), h->terms), rows / L * h->terms));
+    }
+    plan->reals = GPTSI_NEW(hooks, double, n_reals);
+    plan->shares = GPTSI_NEW(hooks, gpts_real, n_shares);
+    if (!plan->pattern || !plan->reals || !plan->shares) {
+        gptsi_static_discard(heads, hooks);
+        return gptsi_no_memory(error, "the tables of static heads", gptsi_add(n_reals, n_shares), sizeof(double));
+    }
+    n_reals = n_shares = 0;
+    for (s = 0; s < heads->n; s++) {
+        gptsi_pattern *h = &plan->pattern[s];
+        h->u = plan->reals + n_reals; h->e = h->u + rows; h->w = h->e + rows; h->n = h->w + h->span + L;
+        h->gain = plan->shares + n_shares; h->feed = h->gain + rows * h->terms; h->keep = h->feed + rows * h->terms;
+        n_reals += 2 * rows + h->span + L + (rows / L + 1) * h->terms;
+        n_shares += (2 * rows + rows / L) * h->terms;
+    }
+    gptsi_parallel(hooks, gptsi_workers(hooks), heads->n, gptsi_static_derive_body, heads);
+    return GPTS_OK;
+}
+
+/* y[m,D] += p v for v [n,D], where p[r,k] stands at p[r * down + k * right]. */
+static void gptsi_static_product(size_t m, size_t n, size_t D, const gpts_real *p, size_t down, size_t right,
+                                 const gpts_real *v, size_t ldv, gpts_real *y, size_t ldy)
+{
+    enum { ROWS = 4, WIDTH = 16 };
+    size_t r, k, d, i, l;
+    for (r = 0; r < m; r += ROWS)
+        for (d = 0; d < D; d += WIDTH) {
+            size_t rows = gptsi_min(ROWS, m - r), width = gptsi_min(WIDTH, D - d);
+            gpts_real sum[ROWS][WIDTH] = { { 0 } };
+            if (rows == ROWS && width == WIDTH)
+                for (k = 0; k < n; k++) {
+                    const gpts_real *at = p + r * down + k * right, *x = v + k * ldv + d;
+                    for (i = 0; i < ROWS; i++) for (l = 0; l < WIDTH; l++) sum[i][l] += at[i * down] * x[l];
+                }
+            else
+                for (k = 0; k < n; k++) {
+                    const gpts_real *at = p + r * down + k * right, *x = v + k * ldv + d;
+                    for (i = 0; i < rows; i++) for (l = 0; l < width; l++) sum[i][l] += at[i * down] * x[l];
+                }
+            for (i = 0; i < rows; i++) for (l = 0; l < width; l++) y[(r + i) * ldy + d + l] += sum[i][l];
+        }
+}
+
+/* (P1) (P2): p [64,64] = the cells of row tile a and key tile k, zero above the diagonal. */
+static void gptsi_static_tile(const gptsi_pattern *h, size_t a, size_t k, gpts_real *p)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const double *u = h->u + k * L;
+    size_t i, j;
+    for (i = 0; i < L; i++, p += L) {
+        const double *w = h->w + (h->span - 1 - (a - k) * L - i), e = h->e[a * L + i];
+        if (h->wide) for (j = 0; j < L; j++) p[j] = (gpts_real)exp(u[j] + w[j] - e);
+        else for (j = 0; j < L; j++) p[j] = (gpts_real)(u[j] * w[j] * e);
+    }
+}
+
+/* x [terms,D] over key tile k, whose values are v [64,D]. */
+static void gptsi_static_absorb(const gptsi_pattern *h, size_t k, const gpts_real *v, size_t ldv, gpts_real *x, size_t D)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    size_t r, d;
+    for (r = 0; r < h->terms; r++) for (d = 0; d < D; d++) x[r * D + d] *= h->keep[k * h->terms + r];
+    gptsi_static_product(h->terms, L, D, h->feed + k * L * h->terms, 1, h->terms, v, ldv, x, D);
+}
+
+/* What forward and backward need of `scratch`: a tile of the pattern and the states. */
+static size_t gptsi_static_scratch(const gpts_heads *heads)
+{
+    return ((size_t)GPTSI_STATIC_TILE * GPTSI_STATIC_TILE + heads->R * heads->D) * sizeof(gpts_real);
+}
+
+/* (P5)  y[i] = sum_{t<=j<=i} P[i,j] v[j] + sum_r gain[i,r] x[r,t]
+   One static head s of one row of the batch: v, y [T,D] with strides ldv, ldy; y =; T within the plan.
+   Cost: T (W + R) D products; exact form T^2 D / 2.
+   Test: tests/static.c forward_equals_the_dense_pattern.  Source: DESIGN section 4 (P1)-(P5);
+   chunked recurrences as in linear attention (Katharopoulos et al. 2020, section 3.3).              */
+static void gptsi_static_forward(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv,
+                                 gpts_real *y, size_t ldy, unsigned char *scratch, size_t scratch_bytes)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    gpts_real *p = (gpts_real *)(void *)scratch, *x = p + L * L;
+    size_t D = heads->D, a, k, i;
+    (void)scratch_bytes;
+    memset(x, 0, h->terms * D * sizeof *x);
+    for (a = 0; a * L < T; a++) {
+        size_t rows = gptsi_min(L, T - a * L);
+        gpts_real *ya = y + a * L * ldy;
+        for (i = 0; i < rows; i++) memset(ya + i * ldy, 0, D * sizeof *y);
+        for (k = a - gptsi_min(a, h->near); k <= a; k++) {
+            gptsi_static_tile(h, a, k, p);
+            gptsi_static_product(rows, gptsi_min(L, T - k * L), D, p, L, 1, v + k * L * ldv, ldv, ya, ldy);
+        }
+        if (a > h->near && h->terms) {
+            k = a - h->near - 1;
+            gptsi_static_absorb(h, k, v + k * L * ldv, ldv, x, D);
+            gptsi_static_product(rows, h->terms, D, h->gain + a * L * h->terms, h->terms, 1, x, D, ya, ldy);
+        }
+    }
+}
+
+/* (P7)  the adjoint, dv = P^T dy.  Forward: y[i] = sum P[i,j] v[j] + sum_r gain[i,r] x[r,t],
+                                             x[r,t'] = keep[k,r] x[r,t] + sum_{j in k} feed[j,r] v[j]
+         dv[j] = sum_{i>=j, near} P[i,j] dy[i] + sum_r feed[j,r] dx[r,t']
+         dx[r,t] = keep[k,r] dx[r,t'] + sum_{i in tile q after t} gain[i,r] dy[i]
+   dv =; the same tiles from the last to the first, the same cost, linear in dy.
+   Test: tests/static.c backward_is_the_adjoint.                                                      */
+static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, const gpts_real *dy, size_t ldy,
+                                  gpts_real *dv, size_t ldv, unsigned char *scratch, size_t scratch_bytes)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    gpts_real *p = (gpts_real *)(void *)scratch, *dx = p + L * L;
+    size_t D = heads->D, tiles = (T + L - 1) / L, a, k, j, r, d;
+    (void)scratch_bytes;
+    memset(dx, 0, h->terms * D * sizeof *dx);
+    for (k = tiles; k-- > 0;) {
+        size_t keys = gptsi_min(L, T - k * L);
+        gpts_real *dvk = dv + k * L * ldv;
+        for (j = 0; j < keys; j++) memset(dvk + j * ldv, 0, D * sizeof *dv);
+        for (a = k; a < tiles && a <= k + h->near; a++) {
+            gptsi_static_tile(h, a, k, p);
+            gptsi_static_product(keys, gptsi_min(L, T - a * L), D, p, 1, L, dy + a * L * ldy, ldy, dvk, ldv);
+        }
+        a = k + h->near + 1;                               /* the rows that read x after tile k */
+        if (a < tiles && h->terms) {
+            gptsi_static_product(h->terms, gptsi_min(L, T - a * L), D, h->gain + a * L * h->terms, 1, h->terms,
+                                 dy + a * L * ldy, ldy, dx, D);
+            gptsi_static_product(keys, h->terms, D, h->feed + k * L * h->terms, h->terms, 1, dx, D, dvk, ldv);
+            for (r = 0; r < h->terms; r++) for (d = 0; d < D; d++) dx[r * D + d] *= h->keep[k * h->terms + r];
+        }
+    }
+}
+
+/* Decoding keeps of each (b, static head) the last 64 (q + 1) values in a ring and the states
+   x [R,D]; an exact head keeps every value.  The heads of a layer lie one after the other:
+   ring_rows is their mean, rounded up, so that [B,n,ring_rows,D] holds them all.               */
+static size_t gptsi_static_ring_rows(const gpts_heads *heads, size_t s, size_t capacity)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    size_t W = gptsi_static_start(heads, s);
+    return W < heads->S ? gptsi_min(capacity, ((gptsi_max(W, 1) + L - 2) / L + 1) * L) : capacity;
+}
+static void gptsi_static_cache_size(const gpts_heads *heads, size_t capacity, size_t *ring_rows, size_t *state_size)
+{
+    size_t s, sum = 0;
+    for (s = 0; s < heads->n; s++) sum = gptsi_add(sum, gptsi_static_ring_rows(heads, s, capacity));
+    *ring_rows = heads->n ? (sum + heads->n - 1) / heads->n : 0;
+    *state_size = heads->tail_start ? heads->R * heads->D : 0;
+}
+static gpts_real *gptsi_static_ring(const gpts_heads *heads, size_t s, const gpts_cache *cache, size_t b)
+{
+    size_t k, row = b * heads->n * cache->ring_rows;
+    for (k = 0; k < s; k++) row += gptsi_static_ring_rows(heads, k, cache->capacity);
+    return cache->ring + row * heads->D;
+}
+
+/* Position j of the ring's values, [64,D] contiguous where j is a tile's first. */
+static gpts_real *gptsi_static_ring_row(gpts_real *ring, size_t rows, size_t j, size_t D) { return ring + j % rows * D; }
+
+/* (P8)  keep what decoding needs of T values: x over the tiles that rows of the last tile no
+   longer take cell by cell, and the values of the others.  ring, state =.                       */
+static void gptsi_static_fill(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv,
+                              gpts_cache *cache, size_t b)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    size_t D = heads->D, rows = gptsi_static_ring_rows(heads, s, cache->capacity), a = T ? (T - 1) / L : 0, k, j;
+    gpts_real *ring = gptsi_static_ring(heads, s, cache, b), *x = cache->state + (b * heads->n + s) * cache->state_size;
+    if (cache->state_size) memset(x, 0, cache->state_size * sizeof *x);
+    for (k = 0; k + h->near < a; k++)
+        if (h->terms) gptsi_static_absorb(h, k, v + k * L * ldv, ldv, x, D);
+    for (j = k * L; j < T; j++) memcpy(gptsi_static_ring_row(ring, rows, j, D), v + j * ldv, D * sizeof *v);
+}
+
+/* (P9)  one more position: (P5) for one row, its value from v [D], the others from the ring; y [D] =.
+   The first row of a tile lets x take in the tile that leaves the near part.
+   Cost: (W + R) D products.  Test: tests/static.c decoding_equals_prefill.                       */
+static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position, const gpts_real *v, gpts_real *y,
+                              gpts_cache *cache, size_t b)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    size_t D = heads->D, rows = gptsi_static_ring_rows(heads, s, cache->capacity), a = position / L, first, j, r, d;
+    gpts_real *ring = gptsi_static_ring(heads, s, cache, b), *x = cache->state + (b * heads->n + s) * cache->state_size;
+    if (a > h->near && h->terms && position % L == 0) {
+        j = (a - h->near - 1) * L;
+        gptsi_static_absorb(h, j / L, gptsi_static_ring_row(ring, rows, j, D), D, x, D);
+    }
+    memcpy(gptsi_static_ring_row(ring, rows, position, D), v, D * sizeof *v);
+    first = (a - gptsi_min(a, h->near)) * L;
+    memset(y, 0, D * sizeof *y);
+    for (j = first; j <= position; j++) {
+        double u = h->u[j], w = h->w[h->span - 1 + j - position], e = h->e[position];
+        gpts_real p = (gpts_real)(h->wide ? exp(u + w - e) : u * w * e);
+        const gpts_real *value = gptsi_static_ring_row(ring, rows, j, D);
+        for (d = 0; d < D; d++) y[d] += p * value[d];
+    }
+    for (r = 0; first && r < h->terms; r++) {
+        gpts_real gain = h->gain[position * h->terms + r];
+        for (d = 0; d < D; d++) y[d] += gain * x[r * D + d];
+    }
+}
 
 /* ==============================================================================
    @@MODEL  parameter table, forward, mirrored backward
