@@ -13,10 +13,12 @@ help: ## list the targets
 
 # ---- tests: each tests/NAME.c is one program, built with float and with double reals ----------
 
-# Parts without real numbers in them need no second build.
-FLOAT_ONLY = tokenizer tokens safetensors kill
-SUITES     = $(patsubst tests/%.c,%,$(wildcard tests/*.c))
-PROGRAMS   = $(SUITES:%=build/tests/%) $(patsubst %,build/tests/%_double,$(filter-out $(FLOAT_ONLY),$(SUITES)))
+# Parts without real numbers need no double build, gradients no float one.
+FLOAT_ONLY  = tokenizer tokens safetensors kill
+DOUBLE_ONLY = gradients
+SUITES      = $(patsubst tests/%.c,%,$(wildcard tests/*.c))
+PROGRAMS    = $(patsubst %,build/tests/%,$(filter-out $(DOUBLE_ONLY),$(SUITES))) \
+              $(patsubst %,build/tests/%_double,$(filter-out $(FLOAT_ONLY),$(SUITES)))
 
 test: ## every CPU test, float and double; ends with `N passed, N failed`
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs
