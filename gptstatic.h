@@ -842,13 +842,543 @@ typedef struct gptsi_cpu {
     size_t workers;
     unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
     size_t scratch_bytes;
+    const struct gptsi_kernels *kernels;                  /* inner loops for this processor (@@GEMM) */
+    gpts_real *block;                                     /* the loss's block of logits */
+    size_t block_bytes;
+    gpts_status status;                                   /* first failure of an operation */
+    char error[GPTS_ERROR_BYTES];
 } gptsi_cpu;
 
 /* ==============================================================================
    @@GEMM  the one matrix product that everything rides on
    ============================================================================== */
 
-/* (GEMM goes here) */
+/* The inner loops are written once, on GCC's vector extensions, and compiled for three
+   widths of vector: what the compiler targets anyway, AVX2 with FMA, and AVX-512; the
+   processor picks at run time.  `attribute` also turns contraction on (a * b + c in one
+   rounding), which -std=c99 turns off.  Other compilers get the same loops in plain C.
+
+   tile      c[i,j] = add[i,j] + sum_k a[k,i] b[k,j]   a tile of `rows` x (1, 2 or 3) `lanes`;
+             as, bs, cs, ds are row strides; ds = 0 adds one row (a bias) to all.  Each cell
+             is one chain of multiply-adds in the order of k, whatever the tile's width: how
+             a product is cut into tiles does not show in its bits.
+   rows_mul  y[j] += sum_k a[k] b[k,j]                 in the order of k
+   exp_row   y = exp(x - shift), returns the sum of y   error: see gptsi_exp below
+   maximum   -infinity for n = 0; NaN is not seen
+   gelu      y = g(x), or y = dy g'(x) if dy
+   adamw     (O2); f = { gscale, 1 - rate decay, beta1, beta2, rate / (1 - beta1^step),
+             1 / sqrt(1 - beta2^step), epsilon }                                          */
+typedef struct gptsi_kernels {
+    const char *name;
+    size_t rows, lanes;
+    void (*tile[3])(size_t K, const gpts_real *a, size_t as, const gpts_real *b, size_t bs,
+                    gpts_real *c, size_t cs, const gpts_real *add, size_t ds);
+    void (*rows_mul)(gpts_real *y, size_t n, const gpts_real *b, size_t bs, const gpts_real *a, size_t K);
+    gpts_real (*dot)(const gpts_real *x, const gpts_real *y, size_t n);
+    gpts_real (*sum)(const gpts_real *x, size_t n);
+    gpts_real (*maximum)(const gpts_real *x, size_t n);
+    gpts_real (*exp_row)(gpts_real *y, const gpts_real *x, size_t n, gpts_real shift);
+    void (*gelu)(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n);
+    void (*adamw)(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n, const gpts_real *f);
+} gptsi_kernels;
+
+enum { GPTSI_TILE_ROWS = 8, GPTSI_TILE_CELLS = 8 * 48 };      /* no tile is larger */
+static const gpts_real gptsi_zeros[GPTSI_TILE_CELLS] = { 0 };
+
+/* GELU by tanh is x s with s = 1 / (1 + exp(-2 u)), u = K0 (x + K1 x^3), K0 = sqrt(2/pi). */
+#define GPTSI_GELU_K0 0.7978845608028654
+#define GPTSI_GELU_K1 0.044715
+
+/* exp: x = n ln 2 + r, |r| <= ln 2 / 2; Taylor's series of exp(r), whose rest is below half
+   a unit in the last place (order 7 in float, 13 in double); n goes to the exponent.
+   Error <= 2 units in the last place; 0 below the smallest normal number, infinity from
+   2^127 (2^1023) on, NaN for NaN.                                                        */
+#define GPTSI_FLOAT (sizeof(gpts_real) == sizeof(float))
+#define GPTSI_EXP_MAGIC ((gpts_real)(GPTSI_FLOAT ? 12582912.0 : 6755399441055744.0))      /* 1.5 * 2^23, 2^52 */
+#define GPTSI_EXP_LN2_HI ((gpts_real)(GPTSI_FLOAT ? 0.693359375 : 0.6931471803691238))
+#define GPTSI_EXP_LN2_LO ((gpts_real)(GPTSI_FLOAT ? -2.1219444005469058e-4 : 1.9082149292705877e-10))
+#define GPTSI_EXP_LOW ((gpts_real)(GPTSI_FLOAT ? -87.33654 : -708.396418532264))
+#define GPTSI_EXP_HIGH ((gpts_real)(GPTSI_FLOAT ? 88.02969 : 709.0895657128241))
+
+#if defined(__i386__)                                         /* vectors need flags there */
+#elif defined(__clang__)
+#  define GPTSI_VECTORS 1
+#  define GPTSI_OPTIMIZE
+#  define GPTSI_CONTRACT _Pragma("clang fp contract(fast)")
+#  define GPTSI_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__) && __GNUC__ >= 9
+#  define GPTSI_VECTORS 1
+#  define GPTSI_OPTIMIZE __attribute__((optimize("O2", "fp-contract=fast")))
+#  define GPTSI_CONTRACT
+#  define GPTSI_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#ifdef GPTSI_VECTORS
+#define GPTSI_INLINE static inline __attribute__((always_inline))
+typedef gpts_real gptsi_pair __attribute__((vector_size(2 * sizeof(gpts_real))));
+typedef __typeof__((*(gptsi_pair *)0 == *(gptsi_pair *)0)[0]) gptsi_bits;      /* an integer as wide as a real */
+#define GPTSI_ROOT_GUESS ((gptsi_bits)(GPTSI_FLOAT ? 0x5F3759DF : 0x5FE6EB50C7B537A9))
+
+#define GPTSI_TILE(isa, ROWS, W, attribute)                                                  \
+attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t as,         \
+    const gpts_real *b, size_t bs, gpts_real *c, size_t cs, const gpts_real *add, size_t ds) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    enum { L = sizeof(gptsi_v_##isa) / sizeof(gpts_real) };                                  \
+    const gptsi_v_##isa zero = { 0 };                                                        \
+    gptsi_v_##isa r[ROWS][W], v[W];                                                          \
+    size_t k;                                                                                \
+    int i, j;                                                                                \
+    GPTSI_UNROLL for (i = 0; i < ROWS; i++) {                                                \
+        __builtin_prefetch(add + (size_t)i * ds);                                            \
+        GPTSI_UNROLL for (j = 0; j < W; j++) r[i][j] = zero;                                 \
+    }                                                                                        \
+    for (k = 0; k < K; k++, a += as, b += bs) {                                              \
+        GPTSI_UNROLL for (j = 0; j < W; j++) v[j] = *(const gptsi_u_##isa *)(b + j * L);     \
+        GPTSI_UNROLL for (i = 0; i < ROWS; i++)                                              \
+            GPTSI_UNROLL for (j = 0; j < W; j++) r[i][j] += a[i] * v[j];                     \
+    }                                                                                        \
+    GPTSI_UNROLL for (i = 0; i < ROWS; i++)                                                  \
+        GPTSI_UNROLL for (j = 0; j < W; j++)                                                 \
+            *(gptsi_u_##isa *)(c + (size_t)i * cs + j * L) = r[i][j] + *(const gptsi_u_##isa *)(add + (size_t)i * ds + j * L); \
+}
+
+#define GPTSI_KERNELS(isa, BYTES, ROWS, attribute)                                           \
+typedef gpts_real gptsi_v_##isa __attribute__((vector_size(BYTES)));                         \
+typedef gpts_real gptsi_u_##isa __attribute__((vector_size(BYTES), aligned(sizeof(gpts_real)), may_alias)); \
+typedef __typeof__(*(gptsi_v_##isa *)0 == *(gptsi_v_##isa *)0) gptsi_i_##isa;                \
+enum { GPTSI_L_##isa = BYTES / (int)sizeof(gpts_real) };                                     \
+GPTSI_TILE(isa, ROWS, 1, attribute)                                                          \
+GPTSI_TILE(isa, ROWS, 2, attribute)                                                          \
+GPTSI_TILE(isa, ROWS, 3, attribute)                                                          \
+/* the vector at p, of which `left` values exist, and back */                                \
+attribute GPTSI_INLINE gptsi_v_##isa gptsi_load_##isa(const gpts_real *p, size_t left)      \
+{                                                                                            \
+    gptsi_v_##isa x = { 0 };                                                                 \
+    if (left >= GPTSI_L_##isa) return *(const gptsi_u_##isa *)p;                             \
+    memcpy(&x, p, left * sizeof *p);                                                         \
+    return x;                                                                                \
+}                                                                                            \
+attribute GPTSI_INLINE void gptsi_store_##isa(gpts_real *p, size_t left, gptsi_v_##isa x)   \
+{                                                                                            \
+    if (left >= GPTSI_L_##isa) *(gptsi_u_##isa *)p = x;                                      \
+    else memcpy(p, &x, left * sizeof *p);                                                    \
+}                                                                                            \
+attribute GPTSI_INLINE gpts_real gptsi_lanes_##isa(gptsi_v_##isa x)                         \
+{                                                                                            \
+    gpts_real s = 0;                                                                         \
+    int l;                                                                                   \
+    for (l = 0; l < GPTSI_L_##isa; l++) s += x[l];                                           \
+    return s;                                                                                \
+}                                                                                            \
+attribute GPTSI_INLINE gptsi_v_##isa gptsi_exp_##isa(gptsi_v_##isa x)                       \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    gptsi_v_##isa t = x * (gpts_real)1.4426950408889634 + GPTSI_EXP_MAGIC, n = t - GPTSI_EXP_MAGIC; \
+    gptsi_v_##isa r = x - n * GPTSI_EXP_LN2_HI, y, huge = { 0 };                             \
+    gptsi_i_##isa good = (x >= GPTSI_EXP_LOW) & (x < GPTSI_EXP_HIGH);                        \
+    huge += (gpts_real)HUGE_VAL;                                                             \
+    r -= n * GPTSI_EXP_LN2_LO;                                                               \
+    if (GPTSI_FLOAT) y = r * (gpts_real)(1.0 / 5040) + (gpts_real)(1.0 / 720);               \
+    else {                                                                                   \
+        y = r * (gpts_real)(1.0 / 6227020800.0) + (gpts_real)(1.0 / 479001600.0);            \
+        y = y * r + (gpts_real)(1.0 / 39916800.0);                                           \
+        y = y * r + (gpts_real)(1.0 / 3628800.0);                                            \
+        y = y * r + (gpts_real)(1.0 / 362880.0);                                             \
+        y = y * r + (gpts_real)(1.0 / 40320.0);                                              \
+        y = y * r + (gpts_real)(1.0 / 5040.0);                                               \
+        y = y * r + (gpts_real)(1.0 / 720.0);                                                \
+    }                                                                                        \
+    y = y * r + (gpts_real)(1.0 / 120);                                                      \
+    y = y * r + (gpts_real)(1.0 / 24);                                                       \
+    y = y * r + (gpts_real)(1.0 / 6);                                                        \
+    y = y * r + (gpts_real)0.5;                                                              \
+    y = y * r + (gpts_real)1;                                                                \
+    y = y * r + (gpts_real)1;                                                                \
+    y = (gptsi_v_##isa)((gptsi_i_##isa)y + ((gptsi_i_##isa)t << (GPTSI_FLOAT ? 23 : 52)));   \
+    return (gptsi_v_##isa)(((gptsi_i_##isa)y & good) | ((gptsi_i_##isa)huge & (x >= GPTSI_EXP_HIGH)) \
+                           | ((gptsi_i_##isa)x & (x != x)));                                 \
+}                                                                                            \
+attribute static void gptsi_rows_mul_##isa(gpts_real *y, size_t n, const gpts_real *b, size_t bs, const gpts_real *a, size_t K) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    size_t j, k, i;                                                                          \
+    for (k = 0; k < K; k += 8)                                                               \
+        for (j = 0; j < n; j += GPTSI_L_##isa) {                                             \
+            const gpts_real *p = b + k * bs + j;                                             \
+            gptsi_v_##isa r = gptsi_load_##isa(y + j, n - j);                                \
+            if (K - k >= 8) {                                                                \
+                GPTSI_UNROLL for (i = 0; i < 8; i++) r += a[k + i] * gptsi_load_##isa(p + i * bs, n - j); \
+            } else for (i = 0; i < K - k; i++) r += a[k + i] * gptsi_load_##isa(p + i * bs, n - j); \
+            gptsi_store_##isa(y + j, n - j, r);                                              \
+        }                                                                                    \
+}                                                                                            \
+attribute static gpts_real gptsi_dot_##isa(const gpts_real *x, const gpts_real *y, size_t n) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    enum { L = GPTSI_L_##isa };                                                              \
+    gptsi_v_##isa r[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                     \
+    size_t i;                                                                                \
+    int j;                                                                                   \
+    for (i = 0; i + 4 * L <= n; i += 4 * L)                                                  \
+        GPTSI_UNROLL for (j = 0; j < 4; j++)                                                 \
+            r[j] += *(const gptsi_u_##isa *)(x + i + j * L) * *(const gptsi_u_##isa *)(y + i + j * L); \
+    for (; i < n; i += L) r[0] += gptsi_load_##isa(x + i, n - i) * gptsi_load_##isa(y + i, n - i); \
+    return gptsi_lanes_##isa((r[0] + r[1]) + (r[2] + r[3]));                                 \
+}                                                                                            \
+attribute static gpts_real gptsi_sum_##isa(const gpts_real *x, size_t n)                     \
+{                                                                                            \
+    gptsi_v_##isa r = { 0 };                                                                 \
+    size_t i;                                                                                \
+    for (i = 0; i < n; i += GPTSI_L_##isa) r += gptsi_load_##isa(x + i, n - i);              \
+    return gptsi_lanes_##isa(r);                                                             \
+}                                                                                            \
+attribute static gpts_real gptsi_maximum_##isa(const gpts_real *x, size_t n)                 \
+{                                                                                            \
+    gptsi_v_##isa r = { 0 };                                                                 \
+    gpts_real top = (gpts_real)-HUGE_VAL;                                                    \
+    size_t i, l;                                                                             \
+    r += top;                                                                                \
+    for (i = 0; i + GPTSI_L_##isa <= n; i += GPTSI_L_##isa) {                                \
+        gptsi_v_##isa v = *(const gptsi_u_##isa *)(x + i);                                   \
+        gptsi_i_##isa above = v > r;                                                         \
+        r = (gptsi_v_##isa)(((gptsi_i_##isa)v & above) | ((gptsi_i_##isa)r & ~above));       \
+    }                                                                                        \
+    for (l = 0; l < GPTSI_L_##isa; l++) if (r[l] > top) top = r[l];                          \
+    for (; i < n; i++) if (x[i] > top) top = x[i];                                           \
+    return top;                                                                              \
+}                                                                                            \
+attribute static gpts_real gptsi_exp_row_##isa(gpts_real *y, const gpts_real *x, size_t n, gpts_real shift) \
+{                                                                                            \
+    gptsi_v_##isa r = { 0 };                                                                 \
+    gpts_real rest = 0;                                                                      \
+    size_t i;                                                                                \
+    for (i = 0; i + GPTSI_L_##isa <= n; i += GPTSI_L_##isa) {                                \
+        gptsi_v_##isa e = gptsi_exp_##isa(*(const gptsi_u_##isa *)(x + i) - shift);          \
+        *(gptsi_u_##isa *)(y + i) = e;                                                       \
+        r += e;                                                                              \
+    }                                                                                        \
+    if (i < n) {                                                                             \
+        gptsi_store_##isa(y + i, n - i, gptsi_exp_##isa(gptsi_load_##isa(x + i, n - i) - shift)); \
+        for (; i < n; i++) rest += y[i];                                                     \
+    }                                                                                        \
+    return gptsi_lanes_##isa(r) + rest;                                                      \
+}                                                                                            \
+attribute static void gptsi_gelu_##isa(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    const gpts_real k0 = (gpts_real)(2 * GPTSI_GELU_K0), k1 = (gpts_real)GPTSI_GELU_K1;      \
+    size_t i;                                                                                \
+    for (i = 0; i < n; i += GPTSI_L_##isa) {                                                 \
+        gptsi_v_##isa v = gptsi_load_##isa(x + i, n - i), vv = v * v;                        \
+        gptsi_v_##isa s = (gpts_real)1 / ((gpts_real)1 + gptsi_exp_##isa(-k0 * v * (k1 * vv + (gpts_real)1))); \
+        if (!dy) s = v * s;                                                                  \
+        else s = gptsi_load_##isa(dy + i, n - i) *                                           \
+                 (s + v * s * ((gpts_real)1 - s) * k0 * ((gpts_real)3 * k1 * vv + (gpts_real)1)); \
+        gptsi_store_##isa(y + i, n - i, s);                                                  \
+    }                                                                                        \
+}                                                                                            \
+/* the root is v y, y = 1 / sqrt(v) by Newton's steps from the usual guess on the bits */    \
+attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n, const gpts_real *f) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    const gptsi_v_##isa zero = { 0 };                                                        \
+    size_t i;                                                                                \
+    int k;                                                                                   \
+    for (i = 0; i < n; i += GPTSI_L_##isa) {                                                 \
+        size_t left = n - i;                                                                 \
+        gptsi_v_##isa d = f[0] * gptsi_load_##isa(g + i, left), y, s;                        \
+        gptsi_v_##isa a = gptsi_load_##isa(m + i, left), b = gptsi_load_##isa(v + i, left);  \
+        a = f[2] * a + ((gpts_real)1 - f[2]) * d;                                            \
+        b = f[3] * b + ((gpts_real)1 - f[3]) * d * d;                                        \
+        y = (gptsi_v_##isa)(GPTSI_ROOT_GUESS - ((gptsi_i_##isa)b >> 1));                     \
+        for (k = 0; k < (GPTSI_FLOAT ? 3 : 4); k++) y = y * ((gpts_real)1.5 - (gpts_real)0.5 * b * y * y); \
+        s = b * y;                                                                           \
+        s = s + (gpts_real)0.5 * y * (b - s * s);                                            \
+        gptsi_store_##isa(m + i, left, a);                                                   \
+        gptsi_store_##isa(v + i, left, b);                                                   \
+        gptsi_store_##isa(g + i, left, zero);                                                \
+        gptsi_store_##isa(p + i, left, f[1] * gptsi_load_##isa(p + i, left) - f[4] * a / (f[5] * s + f[6])); \
+    }                                                                                        \
+}                                                                                            \
+static const gptsi_kernels gptsi_kernels_##isa = { #isa, ROWS, GPTSI_L_##isa,                \
+    { gptsi_tile1_##isa, gptsi_tile2_##isa, gptsi_tile3_##isa }, gptsi_rows_mul_##isa, gptsi_dot_##isa, gptsi_sum_##isa, \
+    gptsi_maximum_##isa, gptsi_exp_row_##isa, gptsi_gelu_##isa, gptsi_adamw_##isa };
+
+GPTSI_KERNELS(base, 16, 4, GPTSI_OPTIMIZE)
+#if defined(__x86_64__)
+GPTSI_KERNELS(avx2, 32, 4, __attribute__((target("avx2,fma"))) GPTSI_OPTIMIZE)
+GPTSI_KERNELS(avx512, 64, 8, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) GPTSI_OPTIMIZE)
+#endif
+
+#else                                                         /* plain C */
+
+enum { GPTSI_PLAIN_ROWS = 4, GPTSI_PLAIN_LANES = 4 };
+static void gptsi_tile_plain(size_t columns, size_t K, const gpts_real *a, size_t as, const gpts_real *b, size_t bs,
+                             gpts_real *c, size_t cs, const gpts_real *add, size_t ds)
+{
+    gpts_real r[GPTSI_PLAIN_ROWS][3 * GPTSI_PLAIN_LANES];
+    size_t i, j, k;
+    memset(r, 0, sizeof r);
+    for (k = 0; k < K; k++)
+        for (i = 0; i < GPTSI_PLAIN_ROWS; i++)
+            for (j = 0; j < columns; j++) r[i][j] += a[k * as + i] * b[k * bs + j];
+    for (i = 0; i < GPTSI_PLAIN_ROWS; i++)
+        for (j = 0; j < columns; j++) c[i * cs + j] = r[i][j] + add[i * ds + j];
+}
+#define GPTSI_TILE(W)                                                                        \
+static void gptsi_tile##W##_base(size_t K, const gpts_real *a, size_t as, const gpts_real *b, size_t bs, \
+                                 gpts_real *c, size_t cs, const gpts_real *add, size_t ds)   \
+{ gptsi_tile_plain(W * GPTSI_PLAIN_LANES, K, a, as, b, bs, c, cs, add, ds); }
+GPTSI_TILE(1)
+GPTSI_TILE(2)
+GPTSI_TILE(3)
+static void gptsi_rows_mul_base(gpts_real *y, size_t n, const gpts_real *b, size_t bs, const gpts_real *a, size_t K)
+{
+    size_t j, k;
+    for (k = 0; k < K; k++) for (j = 0; j < n; j++) y[j] += a[k] * b[k * bs + j];
+}
+static gpts_real gptsi_dot_base(const gpts_real *x, const gpts_real *y, size_t n)
+{
+    gpts_real s = 0;
+    size_t i;
+    for (i = 0; i < n; i++) s += x[i] * y[i];
+    return s;
+}
+static gpts_real gptsi_sum_base(const gpts_real *x, size_t n)
+{
+    gpts_real s = 0;
+    size_t i;
+    for (i = 0; i < n; i++) s += x[i];
+    return s;
+}
+static gpts_real gptsi_maximum_base(const gpts_real *x, size_t n)
+{
+    gpts_real top = (gpts_real)-HUGE_VAL;
+    size_t i;
+    for (i = 0; i < n; i++) if (x[i] > top) top = x[i];
+    return top;
+}
+static gpts_real gptsi_exp_row_base(gpts_real *y, const gpts_real *x, size_t n, gpts_real shift)
+{
+    gpts_real s = 0;
+    size_t i;
+    for (i = 0; i < n; i++) s += y[i] = (gpts_real)exp((double)(x[i] - shift));
+    return s;
+}
+static void gptsi_gelu_base(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        double v = (double)x[i], s = 1 / (1 + exp(-2 * GPTSI_GELU_K0 * v * (1 + GPTSI_GELU_K1 * v * v)));
+        y[i] = (gpts_real)(dy ? (double)dy[i] * (s + v * s * (1 - s) * 2 * GPTSI_GELU_K0 * (1 + 3 * GPTSI_GELU_K1 * v * v)) : v * s);
+    }
+}
+static void gptsi_adamw_base(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n, const gpts_real *f)
+{
+    size_t i;
+    for (i = 0; i < n; i++) {
+        gpts_real d = f[0] * g[i];
+        m[i] = f[2] * m[i] + (1 - f[2]) * d;
+        v[i] = f[3] * v[i] + (1 - f[3]) * d * d;
+        p[i] = f[1] * p[i] - f[4] * m[i] / (f[5] * (gpts_real)sqrt((double)v[i]) + f[6]);
+        g[i] = 0;
+    }
+}
+static const gptsi_kernels gptsi_kernels_base = { "plain", GPTSI_PLAIN_ROWS, GPTSI_PLAIN_LANES,
+    { gptsi_tile1_base, gptsi_tile2_base, gptsi_tile3_base }, gptsi_rows_mul_base, gptsi_dot_base, gptsi_sum_base,
+    gptsi_maximum_base, gptsi_exp_row_base, gptsi_gelu_base, gptsi_adamw_base };
+#endif
+
+static const gptsi_kernels *gptsi_kernels_best(void)
+{
+#if defined(GPTSI_VECTORS) && defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) return &gptsi_kernels_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &gptsi_kernels_avx2;
+#endif
+    return &gptsi_kernels_base;
+}
+
+/* A worker's scratch: a packed block of A, one packed panel of B; attention uses it too. */
+enum { GPTSI_GEMM_DEPTH = 384, GPTSI_SCRATCH = 5 << 18 };     /* K in steps of 384; 1.25 MB */
+
+static void gptsi_cpu_free(gptsi_cpu *cpu)
+{
+    size_t w;
+    for (w = 0; w < GPTSI_MAX_WORKERS; w++) gptsi_delete(&cpu->hooks, cpu->scratch[w]);
+    gptsi_delete(&cpu->hooks, cpu->block);
+    memset(cpu, 0, sizeof *cpu);
+}
+static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char *error)
+{
+    size_t w;
+    memset(cpu, 0, sizeof *cpu);
+    if (hooks) cpu->hooks = *hooks;
+    cpu->workers = gptsi_workers(hooks);
+    cpu->scratch_bytes = GPTSI_SCRATCH;
+    cpu->kernels = gptsi_kernels_best();
+    for (w = 0; w < cpu->workers; w++)
+        if (!(cpu->scratch[w] = GPTSI_NEW(&cpu->hooks, unsigned char, cpu->scratch_bytes))) {
+            gptsi_cpu_free(cpu);
+            return gptsi_no_memory(error, "a worker's scratch", GPTSI_SCRATCH, 1);
+        }
+    return GPTS_OK;
+}
+
+/* C[M,N] = (or +=) op(A)[M,K] op(B)[K,N] + bias[N], by definition.  The tests' reference. */
+GPTSI_UNUSED static void gptsi_gemm_plain(int ta, int tb, size_t M, size_t N, size_t K, const gpts_real *A, size_t lda,
+                                          const gpts_real *B, size_t ldb, gpts_real *C, size_t ldc, int accumulate,
+                                          const gpts_real *bias)
+{
+    size_t m, n, k;
+    for (m = 0; m < M; m++)
+        for (n = 0; n < N; n++) {
+            double s = accumulate ? (double)C[m * ldc + n] : 0.0;
+            if (bias) s += (double)bias[n];
+            for (k = 0; k < K; k++)
+                s += (double)(ta ? A[k * lda + m] : A[m * lda + k]) * (double)(tb ? B[n * ldb + k] : B[k * ldb + n]);
+            C[m * ldc + n] = (gpts_real)s;
+        }
+}
+
+/* out[k,i] = in[i,k] (transposed) or in[k,i], i < n padded with zeros to `width`: the
+   order in which a tile reads its operands. */
+static void gptsi_pack(gpts_real *out, size_t width, const gpts_real *in, size_t ld, size_t n, size_t K, int transposed)
+{
+    size_t i, k;
+    if (transposed) {
+        for (i = 0; i < n; i++) for (k = 0; k < K; k++) out[k * width + i] = in[i * ld + k];
+        for (; i < width; i++) for (k = 0; k < K; k++) out[k * width + i] = 0;
+    } else
+        for (k = 0; k < K; k++) {
+            memcpy(out + k * width, in + k * ld, n * sizeof *out);
+            if (n < width) memset(out + k * width + n, 0, (width - n) * sizeof *out);
+        }
+}
+
+/* c[rows,columns] = add + packed a times packed b; a tile that sticks out goes by way of a
+   whole one on the stack.                                                               */
+static void gptsi_tile_edge(const gptsi_kernels *q, size_t W, size_t K, const gpts_real *a, size_t as, const gpts_real *b,
+                            size_t bs, size_t rows, size_t columns, gpts_real *c, size_t cs, const gpts_real *add, size_t ds)
+{
+    gpts_real t[GPTSI_TILE_CELLS];
+    size_t i, width = W * q->lanes;
+    if (rows == q->rows && columns == width) { q->tile[W - 1](K, a, as, b, bs, c, cs, add, ds); return; }
+    memset(t, 0, sizeof t);
+    for (i = 0; i < rows; i++) memcpy(t + i * width, add + i * ds, columns * sizeof *t);
+    q->tile[W - 1](K, a, as, b, bs, t, width, t, width);
+    for (i = 0; i < rows; i++) memcpy(c + i * cs, t + i * width, columns * sizeof *t);
+}
+
+/* how many vectors wide the next panel is, with `left` columns to go */
+static size_t gptsi_panel(const gptsi_kernels *q, size_t left)
+{
+    size_t v = (left + q->lanes - 1) / q->lanes;
+    return v == 4 ? 2 : gptsi_min(v, 3);
+}
+
+/* The product.  C is cut into a grid of rows x columns, one part a worker; K is never cut
+   between workers.  In a part: for each step of K, pack a block of rows of A, then panel by
+   panel of B let the tiles run down the block.  (Goto, van de Geijn, ACM TOMS 34(3), 2008) */
+typedef struct gptsi_product {
+    gptsi_cpu *cpu;
+    int ta, tb, accumulate;
+    size_t M, N, K, lda, ldb, ldc, grid_rows, grid_columns;
+    const gpts_real *A, *B, *bias;
+    gpts_real *C;
+} gptsi_product;
+
+static void gptsi_gemm_part(const gptsi_product *p, size_t m0, size_t m1, size_t n0, size_t n1, unsigned char *scratch)
+{
+    const gptsi_kernels *q = p->cpu->kernels;
+    gpts_real *b = (gpts_real *)(void *)scratch, *a = b + GPTSI_GEMM_DEPTH * 3 * q->lanes;
+    size_t room = p->cpu->scratch_bytes / sizeof *a - GPTSI_GEMM_DEPTH * 3 * q->lanes;
+    size_t k, kn, m, mn, n, nn, i, W;
+    for (k = 0; k == 0 || k < p->K; k += GPTSI_GEMM_DEPTH) {
+        kn = gptsi_min(GPTSI_GEMM_DEPTH, p->K - k);
+        mn = room / (kn ? kn : 1) / q->rows * q->rows;
+        for (m = m0; m < m1; m += mn) {
+            size_t end = gptsi_min(m + mn, m1);
+            for (i = m; i < end; i += q->rows)
+                gptsi_pack(a + (i - m) * kn, q->rows, p->ta ? p->A + k * p->lda + i : p->A + i * p->lda + k, p->lda,
+                           gptsi_min(q->rows, end - i), kn, !p->ta);
+            for (n = n0; n < n1; n += nn) {
+                W = gptsi_panel(q, n1 - n);
+                nn = gptsi_min(W * q->lanes, n1 - n);
+                gptsi_pack(b, W * q->lanes, p->tb ? p->B + n * p->ldb + k : p->B + k * p->ldb + n, p->ldb, nn, kn, p->tb);
+                for (i = m; i < end; i += q->rows) {
+                    gpts_real *c = p->C + i * p->ldc + n;
+                    const gpts_real *add = k || p->accumulate ? c : p->bias ? p->bias + n : gptsi_zeros;
+                    gptsi_tile_edge(q, W, kn, a + (i - m) * kn, q->rows, b, W * q->lanes, gptsi_min(q->rows, end - i), nn,
+                                    c, p->ldc, add, add == c ? p->ldc : 0);
+                }
+            }
+        }
+    }
+}
+static void gptsi_gemm_body(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_product *p = (const gptsi_product *)arg;
+    size_t rows = p->cpu->kernels->rows, wide = 3 * p->cpu->kernels->lanes;
+    size_t tr = (p->M + rows - 1) / rows, tc = (p->N + wide - 1) / wide;
+    for (; begin < end; begin++) {
+        size_t r = begin / p->grid_columns, c = begin % p->grid_columns;
+        gptsi_gemm_part(p, tr * r / p->grid_rows * rows, gptsi_min(p->M, tr * (r + 1) / p->grid_rows * rows),
+                        tc * c / p->grid_columns * wide, gptsi_min(p->N, tc * (c + 1) / p->grid_columns * wide),
+                        p->cpu->scratch[worker]);
+    }
+}
+
+/* Few rows: reading B bounds the time, so B is read once, in place.  Item: 64 columns. */
+enum { GPTSI_GEMM_FEW = 4, GPTSI_STRIP = 64 };
+static void gptsi_gemm_few_body(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_product *p = (const gptsi_product *)arg;
+    const gptsi_kernels *q = p->cpu->kernels;
+    size_t n0 = begin * GPTSI_STRIP, n1 = gptsi_min(p->N, end * GPTSI_STRIP), m, n, k;
+    (void)worker;
+    for (m = 0; m < p->M; m++)
+        if (!p->accumulate) {
+            if (p->bias) memcpy(p->C + m * p->ldc + n0, p->bias + n0, (n1 - n0) * sizeof *p->C);
+            else memset(p->C + m * p->ldc + n0, 0, (n1 - n0) * sizeof *p->C);
+        }
+    if (p->tb)
+        for (n = n0; n < n1; n++)
+            for (m = 0; m < p->M; m++) p->C[m * p->ldc + n] += q->dot(p->A + m * p->lda, p->B + n * p->ldb, p->K);
+    else
+        for (k = 0; k < p->K; k += 8)
+            for (m = 0; m < p->M; m++)
+                q->rows_mul(p->C + m * p->ldc + n0, n1 - n0, p->B + k * p->ldb + n0, p->ldb, p->A + m * p->lda + k,
+                            gptsi_min(8, p->K - k));
+}
+
+/* C[M,N] = (or +=, `accumulate`, without bias) op(A)[M,K] op(B)[K,N] + bias[N] or NULL.
+   ta: A is stored [K,M]; tb: B is stored [N,K].  Cost 2 M N K.
+   Checked by tests/gemm.c: every_shape_and_orientation, bits_do_not_depend_on_threads.   */
+static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_t K, const gpts_real *A, size_t lda,
+                       const gpts_real *B, size_t ldb, gpts_real *C, size_t ldc, int accumulate, const gpts_real *bias)
+{
+    gptsi_product p;
+    size_t rows = cpu->kernels->rows, wide = 3 * cpu->kernels->lanes, workers = cpu->workers, g, best = SIZE_MAX;
+    size_t tr = (M + rows - 1) / rows, tc = (N + wide - 1) / wide;
+    if (M == 0 || N == 0) return;
+    p.cpu = cpu; p.ta = ta; p.tb = tb; p.accumulate = accumulate; p.M = M; p.N = N; p.K = K;
+    p.A = A; p.B = B; p.C = C; p.bias = bias; p.lda = lda; p.ldb = ldb; p.ldc = ldc;
+    p.grid_rows = p.grid_columns = 1;
+    if (M <= GPTSI_GEMM_FEW && !ta) {
+        gptsi_parallel(&cpu->hooks, N * K < 16384 ? 1 : workers, (N + GPTSI_STRIP - 1) / GPTSI_STRIP, gptsi_gemm_few_body, &p);
+        return;
+    }
+    if (M * N < 65536 / (K + 1)) workers = 1;                 /* not worth waking anyone */
+    for (g = 1; g <= workers; g++) {                          /* the grid with the least in its largest part */
+        size_t h = workers / g, r = (tr + g - 1) / g, c = (tc + h - 1) / h, cost = r * c * 16 + r + 6 * c;
+        if (cost < best) { best = cost; p.grid_rows = g; p.grid_columns = h; }
+    }
+    p.grid_rows = gptsi_min(p.grid_rows, tr);
+    p.grid_columns = gptsi_min(p.grid_columns, tc);
+    gptsi_parallel(&cpu->hooks, workers, p.grid_rows * p.grid_columns, gptsi_gemm_body, &p);
+}
 
 /* ==============================================================================
    @@LAYERS  embedding, norm, linear, activation, loss: forward above backward
