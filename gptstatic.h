@@ -577,7 +577,7 @@ enum { GPTS_MAX_RANK = 8 };
 typedef struct gpts_file_tensor {
     const char *name; size_t name_bytes;      /* unescaped; may hold any byte but is also 0-terminated */
     gpts_dtype dtype;
-    size_t rank; uint64_t shape[GPTS_MAX_RANK];
+    size_t rank; uint64_t shape[GPTS_MAX_RANK];   /* sizes beyond the eighth are only in count */
     uint64_t count;                           /* product of the shape                     */
     uint64_t begin, end;                      /* bytes in the data buffer                 */
 } gpts_file_tensor;
@@ -2110,8 +2110,1033 @@ static int gptsi_json_skip(gptsi_json *j)
    @@IO  JSON, safetensors, models, checkpoints: last, they face hostile bytes
    ============================================================================== */
 
-/* (IO goes here) */
+#include <errno.h>
+#include <time.h>
 
+/* ---- little-endian bytes, and the three formats that reals are stored in ---------- */
+
+static uint32_t gptsi_get32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static uint64_t gptsi_get64(const unsigned char *p) { return gptsi_get32(p) | (uint64_t)gptsi_get32(p + 4) << 32; }
+static void gptsi_put(unsigned char *p, uint64_t bits, size_t bytes)
+{
+    size_t i;
+    for (i = 0; i < bytes; i++, bits >>= 8) p[i] = (unsigned char)(bits & 0xFF);
+}
+static int gptsi_little_endian(void)
+{
+    uint32_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first == 1;
+}
+
+static float gptsi_float(uint32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
+static double gptsi_double(uint64_t bits) { double x; memcpy(&x, &bits, sizeof x); return x; }
+
+/* The bits of the nearest float.  With `odd`, an inexact result is the neighbour whose last
+   bit is 1: rounding that once more gives what rounding x once would (Boldo, Melquiond 2008). */
+static uint32_t gptsi_float_bits(double x, int odd)
+{
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (odd && x == x && (double)f != x && !(bits & 1)) bits += fabs(x) > fabs((double)f) ? 1u : 0xFFFFFFFFu;
+    return bits;
+}
+
+/* IEEE 754 binary16: 5 bits of exponent, 10 of fraction.  From it exact, to it the nearest,
+   ties to even; a NaN stays one. */
+static double gptsi_from_f16(uint32_t h)
+{
+    uint32_t sign = (h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
+    if (!exponent) return (sign ? -(double)fraction : (double)fraction) * (1.0 / 16777216.0);
+    if (exponent == 31) return (double)gptsi_float(sign | 0x7F800000 | fraction << 13);
+    return (double)gptsi_float(sign | (exponent + 112) << 23 | fraction << 13);
+}
+static uint32_t gptsi_to_f16(double x)
+{
+    uint32_t bits = gptsi_float_bits(x, 1), sign = bits >> 16 & 0x8000, shift, whole, rest, half;
+    bits &= 0x7FFFFFFF;
+    if (bits > 0x7F800000) return sign | 0x7E00;
+    if (bits >= 0x477FF000) return sign | 0x7C00;             /* 65520 and above          */
+    if (bits >= 0x38800000) {                                 /* 2^-14 and above: normal  */
+        bits -= 0x38000000;
+        return sign | (bits + 0xFFF + (bits >> 13 & 1)) >> 13;
+    }
+    if (bits < 0x33000000) return sign;                       /* below 2^-25              */
+    shift = 126 - (bits >> 23);                               /* in units of 2^-24        */
+    whole = ((bits & 0x7FFFFF) | 0x800000) >> shift;
+    rest = ((bits & 0x7FFFFF) | 0x800000) & ((1u << shift) - 1);
+    half = 1u << (shift - 1);
+    return sign | (whole + (rest > half || (rest == half && (whole & 1))));
+}
+/* bfloat16: the upper half of a float */
+static uint32_t gptsi_to_bf16(double x)
+{
+    uint32_t bits = gptsi_float_bits(x, 1);
+    if ((bits & 0x7FFFFFFF) > 0x7F800000) return bits >> 16 | 0x40;
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+
+/* The format's types in the reference writer's order (ascending), with their bits. */
+static const struct { char name[12]; unsigned char bits; gpts_dtype dtype; } gptsi_dtypes[] = {
+    { "BOOL", 8, GPTS_BOOL }, { "F4", 4, GPTS_DTYPE_OTHER }, { "F6_E2M3", 6, GPTS_DTYPE_OTHER },
+    { "F6_E3M2", 6, GPTS_DTYPE_OTHER }, { "U8", 8, GPTS_U8 }, { "I8", 8, GPTS_I8 },
+    { "F8_E5M2", 8, GPTS_DTYPE_OTHER }, { "F8_E4M3", 8, GPTS_DTYPE_OTHER }, { "F8_E8M0", 8, GPTS_DTYPE_OTHER },
+    { "F8_E4M3FNUZ", 8, GPTS_DTYPE_OTHER }, { "F8_E5M2FNUZ", 8, GPTS_DTYPE_OTHER }, { "I16", 16, GPTS_I16 },
+    { "U16", 16, GPTS_U16 }, { "F16", 16, GPTS_F16 }, { "BF16", 16, GPTS_BF16 }, { "I32", 32, GPTS_I32 },
+    { "U32", 32, GPTS_U32 }, { "F32", 32, GPTS_F32 }, { "C64", 64, GPTS_C64 }, { "F64", 64, GPTS_F64 },
+    { "I64", 64, GPTS_I64 }, { "U64", 64, GPTS_U64 }
+};
+enum { GPTSI_DTYPES = (int)(sizeof gptsi_dtypes / sizeof gptsi_dtypes[0]) };
+
+static size_t gptsi_dtype_row(gpts_dtype dtype)
+{
+    size_t i;
+    for (i = 0; i < GPTSI_DTYPES; i++) if (gptsi_dtypes[i].dtype == dtype) break;
+    return i;                                                 /* OTHER: a row of its kind */
+}
+static const char *gptsi_dtype_name(gpts_dtype dtype)
+{
+    return dtype == GPTS_DTYPE_OTHER ? "a type of 4 to 8 bits" : gptsi_dtypes[gptsi_dtype_row(dtype)].name;
+}
+static size_t gptsi_dtype_bytes(gpts_dtype dtype) { return gptsi_dtypes[gptsi_dtype_row(dtype)].bits / 8u; }
+
+/* ---- text: names in sentences, JSON to write, sorting ------------------------------ */
+
+/* A name for a sentence: at most 80 bytes, what is not printable ASCII as \xNN. */
+typedef struct gptsi_quoted { char text[96]; } gptsi_quoted;
+static gptsi_quoted gptsi_quote(const char *name, size_t bytes)
+{
+    static const char hex[] = "0123456789abcdef";
+    gptsi_quoted q;
+    size_t i, n = 0;
+    for (i = 0; i < bytes && n < 80; i++) {
+        unsigned char ch = (unsigned char)name[i];
+        if (ch >= 32 && ch < 127) { q.text[n++] = (char)ch; continue; }
+        q.text[n++] = '\\'; q.text[n++] = 'x'; q.text[n++] = hex[ch >> 4]; q.text[n++] = hex[ch & 15];
+    }
+    if (i < bytes) { memcpy(q.text + n, "...", 3); n += 3; }
+    q.text[n] = 0;
+    return q;
+}
+/* A path for a sentence: its end, which tells most. */
+static const char *gptsi_path_end(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 120 ? path + n - 120 : path;
+}
+
+/* Makes room for one more of `size` bytes each; the array may move. */
+static int gptsi_grow(const gpts_hooks *hooks, void **array, size_t count, size_t *room, size_t size)
+{
+    void *larger;
+    size_t n = *room ? gptsi_mul(*room, 2) : 16;
+    if (count < *room) return 1;
+    larger = gptsi_new(hooks, n, size);
+    if (!larger) return 0;
+    if (count) memcpy(larger, *array, count * size);
+    gptsi_delete(hooks, *array);
+    *array = larger;
+    *room = n;
+    return 1;
+}
+
+/* Text that grows; a failed allocation is remembered until the end. */
+typedef struct gptsi_text { char *data; size_t n, room; const gpts_hooks *hooks; int failed; } gptsi_text;
+
+static void gptsi_text_bytes(gptsi_text *text, const char *bytes, size_t n)
+{
+    if (text->failed) return;
+    if (n > text->room - text->n) {
+        size_t room = gptsi_max(gptsi_mul(text->room, 2), gptsi_add(gptsi_add(text->n, n), 256));
+        char *larger = GPTSI_NEW(text->hooks, char, room);
+        if (!larger) { text->failed = 1; return; }
+        if (text->n) memcpy(larger, text->data, text->n);
+        gptsi_delete(text->hooks, text->data);
+        text->data = larger; text->room = room;
+    }
+    if (n) memcpy(text->data + text->n, bytes, n);
+    text->n += n;
+}
+static void gptsi_text_add(gptsi_text *text, const char *s) { gptsi_text_bytes(text, s, strlen(s)); }
+static void gptsi_text_integer(gptsi_text *text, int64_t value)
+{
+    char digits[32];
+    snprintf(digits, sizeof digits, "%lld", (long long)value);
+    gptsi_text_add(text, digits);
+}
+/* The shortest of 15 to 17 digits that gives x back, with a point in every locale. */
+static void gptsi_text_double(gptsi_text *text, double x)
+{
+    char digits[48];
+    size_t i;
+    int precision = 15, point = 0;
+    do snprintf(digits, sizeof digits, "%.*g", precision, x); while (strtod(digits, NULL) != x && precision++ < 17);
+    for (i = 0; digits[i]; i++) {
+        if (strchr("+-0123456789e", digits[i])) gptsi_text_bytes(text, digits + i, 1);
+        else if (!point++) gptsi_text_add(text, ".");
+    }
+}
+static void gptsi_text_quoted(gptsi_text *text, const char *s, size_t n)     /* a JSON string */
+{
+    char escape[8];
+    size_t i;
+    gptsi_text_add(text, "\"");
+    for (i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)s[i];
+        if (ch >= 32 && ch != '"' && ch != '\\') { gptsi_text_bytes(text, s + i, 1); continue; }
+        if (ch < 32) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)ch);
+        else { escape[0] = '\\'; escape[1] = (char)ch; escape[2] = 0; }
+        gptsi_text_add(text, escape);
+    }
+    gptsi_text_add(text, "\"");
+}
+static int gptsi_utf8_valid(const char *s, size_t n)
+{
+    const char *end = s + n;
+    uint32_t code;
+    while (s < end) {
+        size_t k = gptsi_utf8_get(s, end, &code);
+        if (!k) return 0;
+        s += k;
+    }
+    return 1;
+}
+
+/* Heap sort of an index: no recursion, no allocation, n log n whatever the input. */
+typedef int (*gptsi_before)(const void *context, size_t a, size_t b);
+static void gptsi_sort_sift(size_t *index, size_t root, size_t n, gptsi_before before, const void *context)
+{
+    size_t child, item = index[root];
+    for (; (child = 2 * root + 1) < n; root = child) {
+        if (child + 1 < n && before(context, index[child], index[child + 1])) child++;
+        if (!before(context, item, index[child])) break;
+        index[root] = index[child];
+    }
+    index[root] = item;
+}
+static void gptsi_sort(size_t *index, size_t n, gptsi_before before, const void *context)
+{
+    size_t i, top;
+    for (i = 0; i < n; i++) index[i] = i;
+    for (i = n / 2; i-- > 0; ) gptsi_sort_sift(index, i, n, before, context);
+    for (i = n; i-- > 1; ) {
+        top = index[0]; index[0] = index[i]; index[i] = top;
+        gptsi_sort_sift(index, 0, i, before, context);
+    }
+}
+static int gptsi_bytes_compare(const char *a, size_t n, const char *b, size_t m)
+{
+    int order = memcmp(a, b, gptsi_min(n, m));
+    return order ? order : n < m ? -1 : n > m;
+}
+
+/* ---- where bytes come from ----------------------------------------------------------- */
+
+struct gpts_source {
+    const unsigned char *memory;                              /* NULL: a stream            */
+#ifndef GPTS_NO_STDIO
+    FILE *stream;
+    uint64_t position;                                        /* of the stream             */
+#endif
+    uint64_t bytes;
+    size_t *by_name;                                          /* the tensors, sorted       */
+    char *names;                                              /* what names point into     */
+    char label[160];                                          /* for sentences             */
+};
+typedef struct gpts_source gptsi_source;
+
+#ifndef GPTS_NO_STDIO
+
+/* Files beyond 2 GiB: C's long is enough where it has 64 bits; elsewhere the system's own call. */
+#if defined(_WIN32)
+static int gptsi_seek(FILE *stream, uint64_t to) { return _fseeki64(stream, (long long)to, SEEK_SET); }
+static int64_t gptsi_tell_end(FILE *stream) { return _fseeki64(stream, 0, SEEK_END) ? -1 : _ftelli64(stream); }
+#elif LONG_MAX <= 0x7FFFFFFF && defined(_FILE_OFFSET_BITS) && _FILE_OFFSET_BITS == 64 && defined(_POSIX_C_SOURCE)
+static int gptsi_seek(FILE *stream, uint64_t to) { return fseeko(stream, (off_t)to, SEEK_SET); }
+static int64_t gptsi_tell_end(FILE *stream) { return fseeko(stream, 0, SEEK_END) ? -1 : (int64_t)ftello(stream); }
+#else
+static int gptsi_seek(FILE *stream, uint64_t to) { return to > LONG_MAX ? -1 : fseek(stream, (long)to, SEEK_SET); }
+static int64_t gptsi_tell_end(FILE *stream) { return fseek(stream, 0, SEEK_END) ? -1 : (int64_t)ftell(stream); }
+#endif
+
+static const char *gptsi_errno_text(int code)
+{
+#ifdef ENOENT
+    if (code == ENOENT) return "there is no such file or folder";
+#endif
+#ifdef EACCES
+    if (code == EACCES) return "permission denied";
+#endif
+#ifdef EISDIR
+    if (code == EISDIR) return "it is a folder";
+#endif
+#ifdef ENOTDIR
+    if (code == ENOTDIR) return "a part of its path is not a folder";
+#endif
+#ifdef ENOSPC
+    if (code == ENOSPC) return "the disk is full";
+#endif
+#ifdef EFBIG
+    if (code == EFBIG) return "it would be larger than allowed";
+#endif
+#ifdef EROFS
+    if (code == EROFS) return "the disk is read-only";
+#endif
+#ifdef EMFILE
+    if (code == EMFILE) return "too many files are open";
+#endif
+#ifdef ENAMETOOLONG
+    if (code == ENAMETOOLONG) return "its name is too long";
+#endif
+#ifdef EIO
+    if (code == EIO) return "the disk reports an error";
+#endif
+    return "the system refuses";
+}
+
+/* Opens for reading and finds the size; what cannot be sought or read (a folder) is refused. */
+static gpts_status gptsi_open(FILE **stream, uint64_t *bytes, const char *path, char *error)
+{
+    int64_t size;
+    FILE *f;
+    if (!path || !*path) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no file name was given");
+    errno = 0;
+    f = fopen(path, "rb");
+    if (!f) return gptsi_fail(error, GPTS_IO, "cannot open '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+    if (fgetc(f) == EOF && ferror(f)) {                       /* POSIX opens folders too */
+        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+        fclose(f);
+        return GPTS_IO;
+    }
+    size = gptsi_tell_end(f);
+    if (size < 0 || gptsi_seek(f, 0)) {
+        fclose(f);
+        return gptsi_fail(error, GPTS_IO, "cannot read '%s': its size cannot be told", gptsi_path_end(path));
+    }
+    *stream = f;
+    *bytes = (uint64_t)size;
+    return GPTS_OK;
+}
+#endif /* GPTS_NO_STDIO */
+
+/* Bytes offset .. offset+n-1.  A file that has become shorter since it was opened is told. */
+static gpts_status gptsi_source_read(gptsi_source *source, uint64_t offset, void *to, size_t n, char *error)
+{
+    if (offset > source->bytes || n > source->bytes - offset)
+        return gptsi_fail(error, GPTS_BAD_FILE, "%s ends at byte %llu, but %llu bytes are wanted from byte %llu on",
+            source->label, (unsigned long long)source->bytes, (unsigned long long)n, (unsigned long long)offset);
+    if (!n) return GPTS_OK;
+    if (source->memory) { memcpy(to, source->memory + (size_t)offset, n); return GPTS_OK; }
+#ifndef GPTS_NO_STDIO
+    errno = 0;
+    if (offset != source->position && gptsi_seek(source->stream, offset))
+        return gptsi_fail(error, GPTS_IO, "cannot read %s: seeking to byte %llu failed", source->label, (unsigned long long)offset);
+    source->position = offset;
+    if (fread(to, 1, n, source->stream) != n) {
+        source->position = UINT64_MAX;
+        return gptsi_fail(error, GPTS_IO, "cannot read %llu bytes of %s at byte %llu: %s", (unsigned long long)n, source->label,
+            (unsigned long long)offset, ferror(source->stream) ? gptsi_errno_text(errno) : "it was cut while it was read");
+    }
+    source->position = offset + n;
+#endif
+    return GPTS_OK;
+}
+
+GPTS_API void gpts_release(const gpts_hooks *hooks, void *memory) { gptsi_delete(hooks, memory); }
+
+#ifdef GPTS_NO_STDIO
+static gpts_status gptsi_no_files(char *error) { return gptsi_fail(error, GPTS_UNSUPPORTED, "built without files (GPTS_NO_STDIO)"); }
+#endif
+
+/* Reads to the end whatever the size said: special files and growing ones have none. */
+GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes, const gpts_hooks *hooks, char *error)
+{
+#ifdef GPTS_NO_STDIO
+    (void)path; (void)hooks; *data = NULL; *bytes = 0;
+    return gptsi_no_files(error);
+#else
+    FILE *stream;
+    uint64_t size;
+    size_t room, n = 0, got;
+    char *text, *larger;
+    *data = NULL; *bytes = 0;
+    GPTSI_TRY(gptsi_open(&stream, &size, path, error));
+    room = size >= SIZE_MAX / 4 ? 0 : gptsi_max((size_t)size, 4096) + 2;
+    text = room ? GPTSI_NEW(hooks, char, room) : NULL;
+    errno = 0;
+    while (text && (got = fread(text + n, 1, room - n - 1, stream)) > 0) {
+        n += got;
+        if (n < room - 1) continue;
+        larger = GPTSI_NEW(hooks, char, gptsi_mul(room, 2));
+        if (larger) memcpy(larger, text, n);
+        gptsi_delete(hooks, text);
+        text = larger;
+        room = gptsi_mul(room, 2);
+    }
+    if (text && ferror(stream)) {
+        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+        gptsi_delete(hooks, text);
+        fclose(stream);
+        return GPTS_IO;
+    }
+    fclose(stream);
+    if (!text) return gptsi_fail(error, GPTS_NO_MEMORY, "out of memory: reading '%s' needs %llu bytes", gptsi_path_end(path),
+        (unsigned long long)(room ? room : size));
+    text[n] = 0;
+    *data = text;
+    *bytes = n;
+    return GPTS_OK;
+#endif
+}
+
+/* ---- safetensors: reading -------------------------------------------------------------
+   8 bytes little-endian N; N bytes of JSON, an object of entries
+   "name": {"dtype": "F32", "shape": [2,3], "data_offsets": [begin, end]}; then the buffer.
+   The rules are those of the format's page and its reference reader (huggingface/
+   safetensors): N at most 100,000,000; the header starts with '{' and may end in spaces;
+   no name twice; the ranges, sorted, fill the buffer without a hole, an overlap or a rest;
+   each is as long as its shape and type say, in arithmetic that does not wrap.
+   Every rule is checked before anything as large as the file says is allocated.
+   (tests/safetensors.c)                                                                */
+
+enum { GPTSI_HEADER_LIMIT = 100000000 };
+
+typedef struct gptsi_header {                 /* while a header is read */
+    gpts_file *file;
+    gptsi_json json;
+    const char *start;
+    char *pool; size_t used, size;            /* unescaped names and metadata */
+    size_t tensors_room, metadata_room;
+    int metadata_seen;
+} gptsi_header;
+
+static gpts_status gptsi_header_fault(gptsi_header *h, const char *what)
+{
+    return gptsi_fail(h->file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: %s (near byte %llu)",
+        h->file->source->label, what, (unsigned long long)(8 + (h->json.at - h->start)));
+}
+static gpts_status gptsi_entry_fault(gptsi_header *h, const gpts_file_tensor *t, const char *what)
+{
+    return gptsi_fail(h->file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: tensor '%s': %s",
+        h->file->source->label, gptsi_quote(t->name, t->name_bytes).text, what);
+}
+
+/* A string into the pool.  Its unescaped form and the 0 behind it take no more than its
+   escaped form and quotes, so the pool, as large as the header, cannot run over.          */
+static int gptsi_header_string(gptsi_header *h, const char **string, size_t *length)
+{
+    char *to = h->pool + h->used;
+    if (!gptsi_json_string(&h->json, to, h->size - h->used - 1, length)) return 0;
+    to[*length] = 0;
+    h->used += *length + 1;
+    *string = to;
+    return 1;
+}
+
+static int gptsi_pair_before(const void *context, size_t a, size_t b)
+{
+    const gpts_file_pair *pairs = (const gpts_file_pair *)context;
+    return strcmp(pairs[a].key, pairs[b].key) < 0;
+}
+static int gptsi_name_before(const void *context, size_t a, size_t b)
+{
+    const gpts_file_tensor *t = (const gpts_file_tensor *)context;
+    return gptsi_bytes_compare(t[a].name, t[a].name_bytes, t[b].name, t[b].name_bytes) < 0;
+}
+static int gptsi_range_before(const void *context, size_t a, size_t b)
+{
+    const gpts_file_tensor *t = (const gpts_file_tensor *)context;
+    return t[a].begin != t[b].begin ? t[a].begin < t[b].begin : t[a].end < t[b].end;
+}
+
+/* Strings to strings.  Pairs that hold a 0 byte are valid, but no C strings: left out.    */
+static gpts_status gptsi_header_metadata(gptsi_header *h)
+{
+    gpts_file *file = h->file;
+    if (h->metadata_seen++) return gptsi_header_fault(h, "__metadata__ is there twice");
+    if (!gptsi_json_take(&h->json, '{')) return gptsi_header_fault(h, "__metadata__ is not an object");
+    if (gptsi_json_take(&h->json, '}')) return GPTS_OK;
+    do {
+        gpts_file_pair pair;
+        size_t n, m;
+        void *grown = file->metadata;
+        if (!gptsi_header_string(h, &pair.key, &n) || !gptsi_json_take(&h->json, ':')) return gptsi_header_fault(h, "no JSON");
+        if (!gptsi_json_is(&h->json, '"')) return gptsi_header_fault(h, "__metadata__ holds what is not a string");
+        if (!gptsi_header_string(h, &pair.value, &m)) return gptsi_header_fault(h, "no JSON");
+        if (strlen(pair.key) < n || strlen(pair.value) < m) continue;
+        if (!gptsi_grow(&file->hooks, &grown, file->n_metadata, &h->metadata_room, sizeof pair))
+            return gptsi_no_memory(file->error, "a file's header", h->metadata_room, 2 * sizeof pair);
+        file->metadata = (gpts_file_pair *)grown;
+        file->metadata[file->n_metadata++] = pair;
+    } while (gptsi_json_take(&h->json, ','));
+    if (!gptsi_json_take(&h->json, '}')) return gptsi_header_fault(h, "no JSON");
+    return GPTS_OK;
+}
+
+/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}, other keys ignored */
+static gpts_status gptsi_header_entry(gptsi_header *h, gpts_file_tensor *t, unsigned *bits)
+{
+    enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
+    gptsi_json *j = &h->json;
+    unsigned seen = 0, key;
+    char word[16];
+    size_t n, i;
+    if (!gptsi_json_take(j, '{')) return gptsi_entry_fault(h, t, "its entry is no object");
+    if (!gptsi_json_take(j, '}')) {
+        do {
+            gptsi_json measure = *j;
+            if (!gptsi_json_string(&measure, NULL, 0, &n)) return gptsi_header_fault(h, "no JSON");
+            word[0] = 0;
+            if (n < sizeof word) gptsi_json_string(j, word, sizeof word, &n);
+            else *j = measure;
+            if (!gptsi_json_take(j, ':')) return gptsi_header_fault(h, "no JSON");
+            key = n == 5 && !memcmp(word, "dtype", 5) ? DTYPE : n == 5 && !memcmp(word, "shape", 5) ? SHAPE :
+                  n == 12 && !memcmp(word, "data_offsets", 12) ? OFFSETS : 0;
+            if (seen & key) return gptsi_entry_fault(h, t, "a key is there twice");
+            seen |= key;
+            if (key == DTYPE) {
+                if (!gptsi_json_string(j, word, sizeof word, &n)) return gptsi_entry_fault(h, t, "its dtype is not known");
+                for (i = 0; i < GPTSI_DTYPES; i++)
+                    if (strlen(gptsi_dtypes[i].name) == n && !memcmp(word, gptsi_dtypes[i].name, n)) break;
+                if (i == GPTSI_DTYPES) return gptsi_entry_fault(h, t, "its dtype is not known");
+                t->dtype = gptsi_dtypes[i].dtype;
+                *bits = gptsi_dtypes[i].bits;
+            } else if (key == SHAPE) {
+                uint64_t size;
+                if (!gptsi_json_take(j, '[')) return gptsi_entry_fault(h, t, "its shape is no list");
+                t->count = 1;
+                if (gptsi_json_take(j, ']')) continue;
+                do {
+                    if (!gptsi_json_u64(j, &size)) return gptsi_entry_fault(h, t, "its shape is no list of sizes");
+                    if (size && t->count > UINT64_MAX / size) return gptsi_entry_fault(h, t, "its shape is too large");
+                    t->count *= size;
+                    if (t->rank < GPTS_MAX_RANK) t->shape[t->rank] = size;
+                    t->rank++;
+                } while (gptsi_json_take(j, ','));
+                if (!gptsi_json_take(j, ']')) return gptsi_entry_fault(h, t, "its shape is no list of sizes");
+            } else if (key == OFFSETS) {
+                if (!(gptsi_json_take(j, '[') && gptsi_json_u64(j, &t->begin) && gptsi_json_take(j, ',') &&
+                      gptsi_json_u64(j, &t->end) && gptsi_json_take(j, ']')))
+                    return gptsi_entry_fault(h, t, "its data_offsets are no pair of offsets");
+            } else if (!gptsi_json_skip(j)) return gptsi_header_fault(h, "no JSON");
+        } while (gptsi_json_take(j, ','));
+        if (!gptsi_json_take(j, '}')) return gptsi_header_fault(h, "no JSON");
+    }
+    if (seen != (DTYPE | SHAPE | OFFSETS)) return gptsi_entry_fault(h, t, "dtype, shape or data_offsets is missing");
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_header_entries(gptsi_header *h)
+{
+    gpts_file *file = h->file;
+    if (!gptsi_json_take(&h->json, '}')) {
+        do {
+            const char *name;
+            size_t n;
+            unsigned bits = 8;
+            gpts_file_tensor t;
+            void *grown = file->tensors;
+            memset(&t, 0, sizeof t);
+            h->json.depth = 2;
+            if (!gptsi_header_string(h, &name, &n) || !gptsi_json_take(&h->json, ':')) return gptsi_header_fault(h, "no JSON");
+            if (n == 12 && !memcmp(name, "__metadata__", 12)) { GPTSI_TRY(gptsi_header_metadata(h)); continue; }
+            t.name = name; t.name_bytes = n;
+            GPTSI_TRY(gptsi_header_entry(h, &t, &bits));
+            if (t.count > UINT64_MAX / bits) return gptsi_entry_fault(h, &t, "its shape is too large");
+            if (t.count * bits % 8) return gptsi_entry_fault(h, &t, "it is no whole number of bytes");
+            if (t.end < t.begin || t.end - t.begin != t.count * bits / 8)
+                return gptsi_entry_fault(h, &t, "its data is not as long as shape and dtype say");
+            if (!gptsi_grow(&file->hooks, &grown, file->n_tensors, &h->tensors_room, sizeof t))
+                return gptsi_no_memory(file->error, "a file's header", h->tensors_room, 2 * sizeof t);
+            file->tensors = (gpts_file_tensor *)grown;
+            file->tensors[file->n_tensors++] = t;
+        } while (gptsi_json_take(&h->json, ','));
+        if (!gptsi_json_take(&h->json, '}')) return gptsi_header_fault(h, "no JSON");
+    }
+    gptsi_json_space(&h->json);
+    if (h->json.at != h->json.end) return gptsi_header_fault(h, "something follows the header's object");
+    return GPTS_OK;
+}
+
+/* No name or key twice; the ranges fill the buffer exactly. */
+static gpts_status gptsi_header_check(gptsi_header *h, size_t *index)
+{
+    gpts_file *file = h->file;
+    const gpts_file_tensor *t = file->tensors;
+    uint64_t at = 0, left = file->bytes - file->data_offset;
+    size_t i;
+    gptsi_sort(index, file->n_metadata, gptsi_pair_before, file->metadata);
+    for (i = 1; i < file->n_metadata; i++)
+        if (!strcmp(file->metadata[index[i - 1]].key, file->metadata[index[i]].key))
+            return gptsi_header_fault(h, "a key is there twice in __metadata__");
+    gptsi_sort(index, file->n_tensors, gptsi_range_before, t);
+    for (i = 0; i < file->n_tensors; i++) {
+        if (t[index[i]].begin != at) return gptsi_entry_fault(h, &t[index[i]], "a hole or an overlap is before its data");
+        at = t[index[i]].end;
+    }
+    if (at != left)
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: its tensors take %llu bytes, but %llu follow the header",
+            file->source->label, (unsigned long long)at, (unsigned long long)left);
+    gptsi_sort(index, file->n_tensors, gptsi_name_before, t);
+    for (i = 1; i < file->n_tensors; i++)
+        if (!gptsi_name_before(t, index[i - 1], index[i])) return gptsi_entry_fault(h, &t[index[i]], "its name is there twice");
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_file_header(gpts_file *file)
+{
+    gptsi_source *source = file->source;
+    gptsi_header h;
+    unsigned char length[8];
+    uint64_t n;
+    char *text;
+    gpts_status status;
+    memset(&h, 0, sizeof h);
+    h.file = file;
+    file->bytes = source->bytes;
+    if (source->bytes < 8)
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a safetensors file: it has %llu bytes, fewer than 8",
+            source->label, (unsigned long long)source->bytes);
+    GPTSI_TRY(gptsi_source_read(source, 0, length, 8, file->error));
+    n = gptsi_get64(length);
+    if (n > GPTSI_HEADER_LIMIT || n > source->bytes - 8)
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a safetensors file: a header of %llu bytes %s", source->label,
+            (unsigned long long)n, n > GPTSI_HEADER_LIMIT ? "is longer than the format allows" : "does not fit into it");
+    file->data_offset = 8 + n;
+    h.size = (size_t)n + 2;
+    text = GPTSI_NEW(&file->hooks, char, (size_t)n + 1);
+    h.pool = source->names = GPTSI_NEW(&file->hooks, char, h.size);
+    if (!text || !h.pool) {
+        gptsi_delete(&file->hooks, text);
+        return gptsi_no_memory(file->error, "a file's header", 2, h.size);
+    }
+    h.start = h.json.at = text;
+    h.json.end = text + n;
+    status = gptsi_source_read(source, 8, text, (size_t)n, file->error);
+    if (status == GPTS_OK && (!n || text[0] != '{')) status = gptsi_header_fault(&h, "no '{' starts the header");
+    if (status == GPTS_OK) { h.json.at++; status = gptsi_header_entries(&h); }
+    if (status == GPTS_OK) {
+        size_t count = gptsi_max(1, gptsi_max(file->n_tensors, file->n_metadata));
+        source->by_name = GPTSI_NEW(&file->hooks, size_t, count);
+        status = source->by_name ? gptsi_header_check(&h, source->by_name) :
+                 gptsi_no_memory(file->error, "a file's header", count, sizeof(size_t));
+    }
+    gptsi_delete(&file->hooks, text);
+    return status;
+}
+
+GPTS_API void gpts_file_close(gpts_file *file)
+{
+    char error[GPTS_ERROR_BYTES];
+    gpts_hooks hooks;
+    if (!file) return;
+    hooks = file->hooks;
+    memcpy(error, file->error, sizeof error);
+    if (file->source) {
+#ifndef GPTS_NO_STDIO
+        if (file->source->stream) fclose(file->source->stream);
+#endif
+        gptsi_delete(&hooks, file->source->by_name);
+        gptsi_delete(&hooks, file->source->names);
+    }
+    gptsi_delete(&hooks, file->source);
+    gptsi_delete(&hooks, file->tensors);
+    gptsi_delete(&hooks, file->metadata);
+    memset(file, 0, sizeof *file);
+    memcpy(file->error, error, sizeof error);
+}
+
+static gpts_status gptsi_file_begin(gpts_file *file, const gpts_hooks *hooks)
+{
+    memset(file, 0, sizeof *file);
+    if (hooks) file->hooks = *hooks;
+    file->source = GPTSI_NEW(&file->hooks, gptsi_source, 1);
+    return file->source ? GPTS_OK : gptsi_no_memory(file->error, "a file", 1, sizeof(gptsi_source));
+}
+
+GPTS_API gpts_status gpts_file_open(gpts_file *file, const char *path, const gpts_hooks *hooks)
+{
+    gpts_status status = gptsi_file_begin(file, hooks);
+#ifdef GPTS_NO_STDIO
+    (void)path;
+    if (status == GPTS_OK) status = gptsi_no_files(file->error);
+#else
+    if (status == GPTS_OK) status = gptsi_open(&file->source->stream, &file->source->bytes, path, file->error);
+    if (status == GPTS_OK) {
+        snprintf(file->source->label, sizeof file->source->label, "'%s'", gptsi_path_end(path));
+        status = gptsi_file_header(file);
+    }
+#endif
+    if (status != GPTS_OK) gpts_file_close(file);
+    return status;
+}
+
+GPTS_API gpts_status gpts_file_open_memory(gpts_file *file, const void *data, size_t bytes, const gpts_hooks *hooks)
+{
+    static const unsigned char nothing[1] = { 0 };
+    gpts_status status = gptsi_file_begin(file, hooks);
+    if (status == GPTS_OK) {
+        file->source->memory = data ? (const unsigned char *)data : nothing;
+        file->source->bytes = data ? bytes : 0;
+        snprintf(file->source->label, sizeof file->source->label, "the file in memory");
+        status = gptsi_file_header(file);
+    }
+    if (status != GPTS_OK) gpts_file_close(file);
+    return status;
+}
+
+static const gpts_file_tensor *gptsi_file_find(const gpts_file *file, const char *name, size_t bytes)
+{
+    size_t low = 0, high = file->n_tensors;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const gpts_file_tensor *t = &file->tensors[file->source->by_name[middle]];
+        int order = gptsi_bytes_compare(name, bytes, t->name, t->name_bytes);
+        if (!order) return t;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+GPTS_API const gpts_file_tensor *gpts_file_find(const gpts_file *file, const char *name)
+{
+    return gptsi_file_find(file, name, strlen(name));
+}
+GPTS_API const char *gpts_file_metadata(const gpts_file *file, const char *key)
+{
+    size_t i;
+    for (i = 0; i < file->n_metadata; i++) if (!strcmp(file->metadata[i].key, key)) return file->metadata[i].value;
+    return NULL;
+}
+
+/* Bytes of a tensor's values first .. first+count-1, after the checks that every read needs. */
+static gpts_status gptsi_file_range(gpts_file *file, const gpts_file_tensor *t, uint64_t first, size_t count)
+{
+    if (!file->source || !t) return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "no open file or no tensor to read from");
+    if (first <= t->count && count <= t->count - first) return GPTS_OK;
+    return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "%s: values %llu to %llu are wanted of tensor '%s', which has %llu",
+        file->source->label, (unsigned long long)first, (unsigned long long)first + count,
+        gptsi_quote(t->name, t->name_bytes).text, (unsigned long long)t->count);
+}
+static gpts_status gptsi_file_type(gpts_file *file, const gpts_file_tensor *t, const char *expected)
+{
+    return gptsi_fail(file->error, GPTS_UNSUPPORTED, "%s: tensor '%s' is %s, expected %s", file->source->label,
+        gptsi_quote(t->name, t->name_bytes).text, gptsi_dtype_name(t->dtype), expected);
+}
+
+GPTS_API gpts_status gpts_file_read(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, gpts_real *values)
+{
+    unsigned char raw[2048];
+    size_t size, n, i;
+    uint64_t at;
+    GPTSI_TRY(gptsi_file_range(file, tensor, first, count));
+    if (tensor->dtype != GPTS_F32 && tensor->dtype != GPTS_F16 && tensor->dtype != GPTS_BF16 && tensor->dtype != GPTS_F64)
+        return gptsi_file_type(file, tensor, "F32, F16, BF16 or F64");
+    size = gptsi_dtype_bytes(tensor->dtype);
+    at = file->data_offset + tensor->begin + first * size;
+    if (tensor->dtype == (sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32) && gptsi_little_endian())
+        return gptsi_source_read(file->source, at, values, count * size, file->error);
+    for (; count; count -= n, at += n * size, values += n) {
+        n = gptsi_min(count, sizeof raw / size);
+        GPTSI_TRY(gptsi_source_read(file->source, at, raw, n * size, file->error));
+        for (i = 0; i < n; i++) {
+            const unsigned char *p = raw + i * size;
+            uint32_t half = p[0] | (uint32_t)p[1] << 8;
+            switch (tensor->dtype) {
+            case GPTS_F32: values[i] = (gpts_real)gptsi_float(gptsi_get32(p)); break;
+            case GPTS_F64: values[i] = (gpts_real)gptsi_double(gptsi_get64(p)); break;
+            case GPTS_F16: values[i] = (gpts_real)gptsi_from_f16(half); break;
+            default:       values[i] = (gpts_real)gptsi_float(half << 16); break;
+            }
+        }
+    }
+    return GPTS_OK;
+}
+
+/* One tensor's integers of 1, 4 or 8 bytes, wide. */
+static gpts_status gptsi_file_read_i64(gpts_file *file, const gpts_file_tensor *t, uint64_t first, size_t count, int64_t *values)
+{
+    unsigned char raw[8];
+    size_t size, i;
+    GPTSI_TRY(gptsi_file_range(file, t, first, count));
+    if (t->dtype != GPTS_I32 && t->dtype != GPTS_I64) return gptsi_file_type(file, t, "I32 or I64");
+    size = gptsi_dtype_bytes(t->dtype);
+    for (i = 0; i < count; i++) {
+        GPTSI_TRY(gptsi_source_read(file->source, file->data_offset + t->begin + (first + i) * size, raw, size, file->error));
+        values[i] = size == 4 ? (int64_t)(int32_t)gptsi_get32(raw) : (int64_t)gptsi_get64(raw);
+    }
+    return GPTS_OK;
+}
+GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, int32_t *values)
+{
+    int64_t wide;
+    size_t i;
+    for (i = 0; i < count; i++) {
+        GPTSI_TRY(gptsi_file_read_i64(file, tensor, first + i, 1, &wide));
+        if (wide < INT32_MIN || wide > INT32_MAX)
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is %lld, too large here", file->source->label,
+                (unsigned long long)(first + i), gptsi_quote(tensor->name, tensor->name_bytes).text, (long long)wide);
+        values[i] = (int32_t)wide;
+    }
+    return GPTS_OK;
+}
+
+/* ---- writing: beside the target, flushed, renamed ---------------------------------------
+   The target is either what it was or all of the new file, whenever the program ends.    */
+
+#ifndef GPTS_NO_STDIO
+#if defined(_WIN32)
+#include <io.h>
+#ifdef __cplusplus
+extern "C"
+#endif
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long flags);
+static int gptsi_flush(FILE *stream) { return fflush(stream) || _commit(_fileno(stream)); }
+static int gptsi_rename(const char *from, const char *to) { return MoveFileExA(from, to, 1 | 8) ? 0 : -1; }  /* replace, write through */
+static uint64_t gptsi_process(void) { return 0; }
+#elif defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#if defined(__STRICT_ANSI__) && !defined(__cplusplus)
+int (fsync)(int descriptor);                  /* POSIX, hidden by -std=c99 */
+int (fileno)(FILE *stream);
+#endif
+/* A file that cannot be synced (a pipe) has nothing to lose. */
+static int gptsi_flush(FILE *stream) { return fflush(stream) || (fsync(fileno(stream)) && errno != EINVAL); }
+static int gptsi_rename(const char *from, const char *to) { return rename(from, to); }
+static uint64_t gptsi_process(void) { return (uint64_t)getpid(); }
+#else
+static int gptsi_flush(FILE *stream) { return fflush(stream); }
+static int gptsi_rename(const char *from, const char *to) { return rename(from, to); }
+static uint64_t gptsi_process(void) { return 0; }
+#endif
+
+typedef struct gptsi_output {
+    FILE *stream;
+    const char *path;
+    char *temporary;                          /* path.<16 hex digits>.tmp */
+    const gpts_hooks *hooks;
+    char *error;
+    int code;                                 /* errno of the first failure, -1: unknown */
+    int failed;
+} gptsi_output;
+
+static void gptsi_output_fail(gptsi_output *out)
+{
+    if (!out->failed) out->code = errno;
+    out->failed = 1;
+}
+
+/* The name is a hash of process, time and place, tried until no such file is there. */
+static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const gpts_hooks *hooks, char *error)
+{
+    size_t room;
+    uint64_t n;
+    memset(out, 0, sizeof *out);
+    out->path = path; out->hooks = hooks; out->error = error;
+    if (!path || !*path) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no file name was given");
+    room = strlen(path) + 32;
+    out->temporary = GPTSI_NEW(hooks, char, room);
+    if (!out->temporary) return gptsi_no_memory(error, "a file's name", room, 1);
+    for (n = 0; n < 64 && !out->stream; n++) {
+        FILE *there;
+        uint64_t hash = gptsi_hash(gptsi_process(), (uint64_t)time(NULL) << 20 ^ (uint64_t)clock(), (uint64_t)(uintptr_t)out->temporary + n);
+        snprintf(out->temporary, room, "%s.%016llx.tmp", path, (unsigned long long)hash);
+        there = fopen(out->temporary, "rb");
+        if (there) { fclose(there); continue; }
+        errno = 0;
+        out->stream = fopen(out->temporary, "wb");
+        if (!out->stream) break;
+    }
+    if (out->stream) return GPTS_OK;
+    gptsi_delete(hooks, out->temporary);
+    return gptsi_fail(error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+}
+static void gptsi_output_bytes(gptsi_output *out, const void *data, size_t n)
+{
+    errno = 0;
+    if (!out->failed && n && fwrite(data, 1, n, out->stream) != n) gptsi_output_fail(out);
+}
+/* `status` is what else went wrong, its sentence already written. */
+static gpts_status gptsi_output_end(gptsi_output *out, gpts_status status)
+{
+    errno = 0;
+    if (status == GPTS_OK && !out->failed && gptsi_flush(out->stream)) gptsi_output_fail(out);
+    if (fclose(out->stream)) gptsi_output_fail(out);
+    if (status == GPTS_OK && !out->failed && gptsi_rename(out->temporary, out->path)) gptsi_output_fail(out);
+    if (status != GPTS_OK || out->failed) remove(out->temporary);
+    gptsi_delete(out->hooks, out->temporary);
+    if (status == GPTS_OK && out->failed)
+        return gptsi_fail(out->error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(out->path), gptsi_errno_text(out->code));
+    return status;
+}
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error)
+{
+    gptsi_output out;
+    GPTSI_TRY(gptsi_output_begin(&out, path, hooks, error));
+    gptsi_output_bytes(&out, data, bytes);
+    return gptsi_output_end(&out, GPTS_OK);
+}
+
+/* Values of one tensor, in chunks through `raw`; `device` (or NULL) is where the reals are. */
+enum { GPTSI_CHUNK = 1 << 18 };
+static void gptsi_output_values(gptsi_output *out, const gpts_file_entry *entry, uint64_t count, const gpts_model *device, unsigned char *raw)
+{
+    size_t size = gptsi_dtype_bytes(entry->dtype), n, i, from;
+    int reals = entry->dtype == GPTS_F32 || entry->dtype == GPTS_F16 || entry->dtype == GPTS_BF16;
+    const char *data = (const char *)entry->data;
+    unsigned char *host = raw + GPTSI_CHUNK;                  /* the second half: what a device held */
+    from = reals ? sizeof(gpts_real) : size;
+    for (; count; count -= n, data += n * from) {
+        const void *values = data;
+        n = (size_t)(count < GPTSI_CHUNK / 8 ? count : GPTSI_CHUNK / 8);
+        if (device && device->ops) { device->ops->download(device->device, host, data, n * from); values = host; }
+        if (size == from && gptsi_little_endian()) { gptsi_output_bytes(out, values, n * size); continue; }
+        for (i = 0; i < n; i++) {
+            uint64_t bits = 0;
+            if (reals) {
+                double x = (double)((const gpts_real *)values)[i];
+                bits = entry->dtype == GPTS_F16 ? gptsi_to_f16(x) : entry->dtype == GPTS_BF16 ? gptsi_to_bf16(x) : gptsi_float_bits(x, 0);
+            } else if (size == 4) bits = ((const uint32_t *)values)[i];
+            else bits = ((const uint64_t *)values)[i];
+            gptsi_put(raw + i * size, bits, size);
+        }
+        gptsi_output_bytes(out, raw, n * size);
+    }
+}
+
+static int gptsi_entry_before(const void *context, size_t a, size_t b)       /* the reference writer's order */
+{
+    const gpts_file_entry *entries = (const gpts_file_entry *)context;
+    if (entries[a].dtype != entries[b].dtype) return entries[a].dtype > entries[b].dtype;
+    return strcmp(entries[a].name, entries[b].name) < 0;
+}
+static int gptsi_entry_name_before(const void *context, size_t a, size_t b)
+{
+    const gpts_file_entry *entries = (const gpts_file_entry *)context;
+    return strcmp(entries[a].name, entries[b].name) < 0;
+}
+
+/* The header's text, or the sentence why not; order [n], count [n] = */
+static gpts_status gptsi_output_header(gptsi_text *text, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
+                                       size_t n_metadata, size_t *order, uint64_t *count, char *error)
+{
+    uint64_t at = 0;
+    size_t i, r;
+    gptsi_sort(order, n_metadata, gptsi_pair_before, metadata);
+    for (i = 0; i < n_metadata; i++) {
+        const gpts_file_pair *pair = &metadata[order[i]];
+        if (!gptsi_utf8_valid(pair->key, strlen(pair->key)) || !gptsi_utf8_valid(pair->value, strlen(pair->value)))
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is not UTF-8", gptsi_quote(pair->key, strlen(pair->key)).text);
+        if (i && !strcmp(pair->key, metadata[order[i - 1]].key))
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is there twice", gptsi_quote(pair->key, strlen(pair->key)).text);
+    }
+    gptsi_text_add(text, "{");
+    for (i = 0; i < n_metadata; i++) {
+        gptsi_text_add(text, i ? "," : "\"__metadata__\":{");
+        gptsi_text_quoted(text, metadata[i].key, strlen(metadata[i].key));
+        gptsi_text_add(text, ":");
+        gptsi_text_quoted(text, metadata[i].value, strlen(metadata[i].value));
+    }
+    if (n_metadata) gptsi_text_add(text, n ? "}," : "}");
+    gptsi_sort(order, n, gptsi_entry_name_before, entries);
+    for (i = 0; i < n; i++) {
+        const char *name = entries[order[i]].name;
+        if (!gptsi_utf8_valid(name, strlen(name)) || !strcmp(name, "__metadata__"))
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no tensor can have the name '%s'", gptsi_quote(name, strlen(name)).text);
+        if (i && !strcmp(name, entries[order[i - 1]].name))
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is there twice", gptsi_quote(name, strlen(name)).text);
+    }
+    gptsi_sort(order, n, gptsi_entry_before, entries);
+    for (i = 0; i < n; i++) {
+        const gpts_file_entry *e = &entries[order[i]];
+        uint64_t bytes;
+        if (e->rank > GPTS_MAX_RANK || !(e->dtype == GPTS_F16 || e->dtype == GPTS_BF16 || e->dtype == GPTS_I32 ||
+            e->dtype == GPTS_F32 || e->dtype == GPTS_F64 || e->dtype == GPTS_I64))
+            return gptsi_fail(error, GPTS_UNSUPPORTED, "tensor '%s': this type or rank cannot be written", gptsi_quote(e->name, strlen(e->name)).text);
+        for (r = 0, count[order[i]] = 1; r < e->rank; r++) {
+            if (e->shape[r] && count[order[i]] > (UINT64_MAX >> 8) / e->shape[r])
+                return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is too large", gptsi_quote(e->name, strlen(e->name)).text);
+            count[order[i]] *= e->shape[r];
+        }
+        bytes = count[order[i]] * gptsi_dtype_bytes(e->dtype);
+        if (i) gptsi_text_add(text, ",");
+        gptsi_text_quoted(text, e->name, strlen(e->name));
+        gptsi_text_add(text, ":{\"dtype\":\"");
+        gptsi_text_add(text, gptsi_dtype_name(e->dtype));
+        gptsi_text_add(text, "\",\"shape\":[");
+        for (r = 0; r < e->rank; r++) {
+            if (r) gptsi_text_add(text, ",");
+            gptsi_text_integer(text, (int64_t)e->shape[r]);
+        }
+        gptsi_text_add(text, "],\"data_offsets\":[");
+        gptsi_text_integer(text, (int64_t)at);
+        gptsi_text_add(text, ",");
+        gptsi_text_integer(text, (int64_t)(at + bytes));
+        gptsi_text_add(text, "]}");
+        if (at > (uint64_t)INT64_MAX - bytes) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "the tensors are too large together");
+        at += bytes;
+    }
+    gptsi_text_add(text, "}");
+    while (!text->failed && text->n % 8) gptsi_text_add(text, " ");
+    if (text->failed) return gptsi_no_memory(error, "a file's header", text->n, 2);
+    if (text->n > GPTSI_HEADER_LIMIT) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "the names of the tensors are too long together");
+    return GPTS_OK;
+}
+
+/* The reals of the first n_device entries lie where `device` works (NULL: all in memory). */
+static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
+                                    size_t n_metadata, const gpts_model *device, size_t n_device, const gpts_hooks *hooks, char *error)
+{
+    size_t *order = GPTSI_NEW(hooks, size_t, gptsi_max(gptsi_max(n, n_metadata), 1)), i;
+    uint64_t *count = GPTSI_NEW(hooks, uint64_t, gptsi_max(n, 1));
+    unsigned char *raw = GPTSI_NEW(hooks, unsigned char, 2 * GPTSI_CHUNK), length[8];
+    gptsi_text text;
+    gptsi_output out;
+    gpts_status status;
+    memset(&text, 0, sizeof text);
+    text.hooks = hooks;
+    if (order && count && raw) status = gptsi_output_header(&text, entries, n, metadata, n_metadata, order, count, error);
+    else status = gptsi_no_memory(error, "writing a file", 2 * GPTSI_CHUNK, 1);
+    if (status == GPTS_OK) status = gptsi_output_begin(&out, path, hooks, error);
+    if (status == GPTS_OK) {
+        gptsi_put(length, text.n, 8);
+        gptsi_output_bytes(&out, length, 8);
+        gptsi_output_bytes(&out, text.data, text.n);
+        for (i = 0; i < n && !out.failed; i++)
+            gptsi_output_values(&out, &entries[order[i]], count[order[i]], order[i] < n_device ? device : NULL, raw);
+        if (device && device->ops && device->ops->status) status = device->ops->status(device->device, error);
+        status = gptsi_output_end(&out, status);
+    }
+    gptsi_delete(hooks, text.data);
+    gptsi_delete(hooks, raw);
+    gptsi_delete(hooks, count);
+    gptsi_delete(hooks, order);
+    return status;
+}
+#else
+static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
+                                    size_t n_metadata, const gpts_model *device, size_t n_device, const gpts_hooks *hooks, char *error)
+{
+    (void)path; (void)entries; (void)n; (void)metadata; (void)n_metadata; (void)device; (void)n_device; (void)hooks;
+    return gptsi_no_files(error);
+}
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error)
+{
+    (void)path; (void)data; (void)bytes; (void)hooks;
+    return gptsi_no_files(error);
+}
+#endif /* GPTS_NO_STDIO */
+
+GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
+                                     size_t n_metadata, const gpts_hooks *hooks, char *error)
+{
+    return gptsi_file_write(path, entries, n, metadata, n_metadata, NULL, 0, hooks, error);
+}
 
 #endif /* GPTSTATIC_IMPLEMENTED */
 #endif /* GPTSTATIC_IMPLEMENTATION */
