@@ -2106,6 +2106,994 @@ static int gptsi_json_skip(gptsi_json *j)
     }
 }
 
+/* ---- classes of characters -------------------------------------------------------------
+   Unicode 15.0 as distances: (code points to skip, code points that follow) and so on.
+   Letters are General_Category L*, numbers N*, punctuation P* and ASCII's symbols, marks
+   M* with what else a regular expression's \w takes (circled letters, joiners).  Made from
+   the Unicode Character Database 15.0.0, (c) Unicode, Inc., under the Unicode licence.     */
+enum { GPTSI_OTHER = 0, GPTSI_LETTER = 1, GPTSI_NUMBER = 2, GPTSI_SPACE = 3,
+       GPTSI_MARK = 4, GPTSI_PUNCTUATION = 8,                 /* & 3: other */
+       GPTSI_CODES = 0x32400 };                               /* nothing above has a class, */
+                                                              /* but marks U+E0100 .. U+E01EF */
+static const uint16_t gptsi_letters[] = {
+    65,26, 6,26, 47,1, 10,1, 4,1, 5,23, 1,31, 1,458, 4,12, 14,5, 7,1, 1,1, 129,5, 1,2, 2,4, 1,1,
+    6,1, 1,3, 1,1, 1,20, 1,83, 1,139, 8,166, 1,38, 2,1, 6,41, 71,27, 4,4, 45,43, 35,2, 1,99, 1,1,
+    15,2, 7,2, 10,3, 2,1, 16,1, 1,30, 29,89, 11,1, 24,33, 9,2, 4,1, 5,22, 4,1, 9,1, 3,1, 23,25,
+    7,11, 5,24, 1,6, 17,42, 58,54, 3,1, 18,1, 7,10, 15,16, 4,8, 2,2, 2,22, 1,7, 1,1, 3,4, 3,1, 16,1,
+    13,2, 1,3, 14,2, 10,1, 8,6, 4,2, 2,22, 1,7, 1,2, 1,2, 1,2, 31,4, 1,1, 19,3, 16,9, 1,3, 1,22,
+    1,7, 1,2, 1,5, 3,1, 18,1, 15,2, 23,1, 11,8, 2,2, 2,22, 1,7, 1,2, 1,5, 3,1, 30,2, 1,3, 15,1,
+    17,1, 1,6, 3,3, 1,4, 3,2, 1,1, 1,2, 3,2, 3,3, 3,12, 22,1, 52,8, 1,3, 1,23, 1,16, 3,1, 26,3, 2,1,
+    2,2, 30,1, 4,8, 1,3, 1,23, 1,10, 1,5, 3,1, 31,2, 1,2, 15,2, 17,9, 1,3, 1,41, 2,1, 16,1, 5,3,
+    8,3, 24,6, 5,18, 3,24, 1,9, 1,1, 2,7, 58,48, 1,2, 12,7, 58,2, 1,1, 1,5, 1,24, 1,1, 1,10, 1,2,
+    9,1, 2,5, 1,1, 21,4, 32,1, 63,8, 1,36, 27,5, 115,43, 20,1, 16,6, 4,4, 3,1, 3,2, 7,3, 4,13, 12,1,
+    17,38, 1,1, 5,1, 2,43, 1,333, 1,4, 2,7, 1,1, 1,4, 2,41, 1,4, 2,33, 1,4, 2,7, 1,1, 1,4, 2,15,
+    1,57, 1,4, 2,67, 37,16, 16,86, 2,6, 3,620, 2,17, 1,26, 5,75, 6,8, 7,18, 13,19, 14,18, 14,13,
+    1,3, 15,52, 35,1, 4,1, 67,89, 7,5, 2,34, 1,1, 5,70, 10,31, 49,30, 2,5, 11,44, 4,26, 54,23, 9,53,
+    82,1, 93,47, 17,8, 54,30, 13,2, 10,44, 26,36, 41,3, 10,36, 2,9, 7,43, 2,3, 41,4, 1,6, 1,2, 3,1,
+    5,192, 64,278, 2,6, 2,38, 2,6, 2,8, 1,1, 1,1, 1,1, 1,31, 2,53, 1,7, 1,1, 3,3, 1,7, 3,4, 2,6,
+    4,13, 5,3, 1,7, 116,1, 13,1, 16,13, 101,1, 4,1, 2,10, 1,1, 3,5, 6,1, 1,1, 1,1, 1,4, 1,11, 2,4,
+    5,5, 4,1, 52,2, 2683,229, 6,4, 3,2, 12,38, 1,1, 5,1, 2,56, 7,1, 16,23, 9,7, 1,7, 1,7, 1,7, 1,7,
+    1,7, 1,7, 1,7, 80,1, 469,2, 42,5, 5,2, 4,86, 6,3, 1,90, 1,4, 5,43, 1,94, 17,32, 48,16, 512,6592,
+    64,22157, 67,46, 2,269, 3,16, 10,2, 20,47, 16,31, 2,70, 49,9, 2,103, 2,64, 5,2, 1,1, 1,5, 24,16,
+    1,3, 1,4, 1,23, 29,52, 14,50, 62,6, 3,1, 1,2, 11,28, 10,23, 25,29, 7,47, 28,1, 16,5, 1,10, 10,5,
+    1,41, 23,3, 1,8, 20,23, 3,1, 3,50, 1,1, 3,2, 2,5, 2,1, 1,1, 24,3, 2,11, 7,3, 12,6, 2,6, 2,6,
+    9,7, 1,7, 1,43, 1,14, 6,115, 29,11172, 12,23, 4,49, 8452,366, 2,106, 38,7, 12,5, 5,1, 1,10,
+    1,13, 1,5, 1,1, 1,2, 1,2, 1,108, 33,363, 18,64, 2,54, 40,12, 116,5, 1,135, 36,26, 6,26, 11,89,
+    3,6, 2,6, 2,6, 2,3, 35,12, 1,26, 1,19, 1,2, 1,15, 2,14, 34,123, 389,29, 3,49, 47,32, 13,20, 1,8,
+    6,38, 10,30, 2,36, 4,8, 48,158, 18,36, 4,36, 4,40, 8,52, 12,11, 1,15, 1,7, 1,2, 1,11, 1,15, 1,7,
+    1,2, 67,311, 9,22, 10,8, 24,6, 1,42, 1,9, 69,6, 2,1, 1,44, 1,2, 3,1, 2,23, 10,23, 9,31, 65,19,
+    1,2, 10,22, 10,26, 70,56, 6,2, 64,1, 15,4, 1,3, 1,29, 42,29, 3,29, 35,8, 1,28, 27,54, 10,22,
+    10,19, 13,18, 110,73, 55,51, 13,51, 13,36, 348,42, 6,2, 78,29, 10,1, 8,22, 42,18, 46,21, 27,23,
+    12,53, 57,2, 2,1, 13,45, 32,25, 26,36, 29,1, 2,1, 8,35, 3,1, 12,48, 14,4, 21,1, 1,1, 35,18,
+    1,25, 19,2, 63,7, 1,1, 1,4, 1,15, 1,10, 7,47, 38,8, 2,2, 2,22, 1,7, 1,2, 1,5, 3,1, 18,1, 12,5,
+    158,53, 18,4, 20,3, 30,48, 20,2, 1,1, 184,47, 41,4, 36,48, 20,1, 59,43, 13,1, 71,27, 37,7,
+    185,44, 116,64, 31,8, 2,1, 2,8, 1,2, 1,24, 15,1, 1,1, 94,8, 2,39, 16,1, 1,1, 28,1, 10,40, 7,1,
+    21,1, 11,46, 19,1, 18,73, 263,9, 1,37, 17,1, 49,30, 112,7, 1,2, 1,38, 21,1, 25,6, 1,2, 1,32,
+    14,1, 327,19, 15,1, 1,13, 1,34, 124,1, 79,922, 230,196, 2636,97, 15,1072, 17,6, 4025,583,
+    8633,569, 7,31, 17,79, 17,30, 18,48, 16,4, 31,21, 5,19, 688,64, 128,75, 5,1, 66,13, 64,2, 1,1,
+    28,6136, 8,1238, 42,9, 8935,4, 1,7, 1,2, 1,291, 15,1, 29,3, 2,1, 14,4, 8,396, 2308,107, 5,13,
+    3,9, 7,10, 5990,85, 1,71, 1,2, 2,1, 2,2, 2,4, 1,12, 1,1, 1,7, 1,65, 1,4, 2,8, 1,7, 1,28, 1,4,
+    1,5, 1,1, 3,7, 1,340, 2,25, 1,25, 1,31, 1,25, 1,31, 1,25, 1,31, 1,25, 1,31, 1,25, 1,8, 1844,31,
+    6,6, 261,62, 146,45, 10,7, 16,1, 321,30, 18,44, 484,28, 756,7, 1,4, 1,2, 1,15, 1,197, 59,68,
+    7,1, 1204,4, 1,27, 1,2, 1,1, 2,1, 1,10, 1,4, 1,1, 1,1, 6,1, 4,1, 1,1, 1,1, 1,3, 1,2, 1,1, 2,1,
+    1,1, 1,1, 1,1, 1,1, 1,2, 1,1, 2,4, 1,7, 1,4, 1,4, 1,1, 1,10, 1,17, 5,3, 1,5, 1,17, 4420,42720,
+    32,4154, 6,222, 2,5762, 14,7473, 3103,542, 1506,4939, 5,4192
+};
+static const uint16_t gptsi_numbers[] = {
+    48,10, 120,2, 5,1, 2,3, 1441,10, 134,10, 198,10, 412,10, 118,10, 4,6, 108,10, 118,10, 118,10,
+    2,6, 110,13, 115,10, 8,7, 103,10, 104,7, 7,19, 109,10, 96,10, 118,10, 70,20, 268,10, 70,10,
+    719,20, 881,3, 239,10, 6,10, 22,10, 300,10, 128,11, 165,10, 6,10, 182,10, 86,10, 134,10, 6,10,
+    1046,1, 3,6, 6,10, 198,51, 2,5, 726,60, 78,22, 630,30, 1385,1, 777,1, 25,9, 14,3, 343,4, 138,10,
+    30,8, 1,15, 32,10, 39,15, 29536,10, 188,10, 320,6, 154,10, 38,10, 198,10, 22,10, 86,10, 406,10,
+    21270,10, 493,45, 12,57, 17,2, 341,27, 36,4, 29,1, 8,1, 134,5, 202,10, 942,8, 25,7, 39,9, 75,5,
+    22,6, 160,2, 2,16, 2,46, 64,9, 52,2, 30,3, 75,5, 104,8, 24,8, 41,7, 330,6, 48,10, 294,31,
+    158,10, 42,4, 112,7, 134,30, 128,10, 60,10, 144,10, 7,20, 251,10, 342,10, 118,10, 374,10,
+    102,10, 102,12, 420,19, 93,10, 758,29, 227,10, 70,10, 422,10, 102,21, 1067,111, 17905,10, 86,10,
+    134,10, 1,7, 798,23, 25641,20, 12,20, 108,25, 1109,50, 2368,10, 422,10, 502,10, 973,9, 128,10,
+    791,59, 1,3, 1,4, 76,45, 1,15, 962,13, 2787,10
+};
+static const uint16_t gptsi_marks[] = {
+    768,112, 275,7, 263,45, 1,1, 1,2, 1,2, 1,1, 72,11, 48,21, 16,1, 101,7, 2,6, 2,2, 1,4, 35,1,
+    30,27, 91,11, 58,9, 9,1, 24,4, 1,9, 1,3, 1,5, 43,3, 60,8, 42,24, 1,33, 54,3, 1,18, 1,7, 10,2,
+    29,3, 56,1, 1,7, 2,2, 2,3, 9,1, 10,2, 26,1, 2,3, 56,1, 1,5, 4,2, 2,3, 3,1, 30,2, 3,1, 11,3,
+    56,1, 1,8, 1,3, 1,3, 20,2, 22,6, 1,3, 56,1, 1,7, 2,2, 2,3, 7,3, 10,2, 30,1, 59,5, 3,3, 1,4, 9,1,
+    40,5, 55,1, 1,7, 1,3, 1,4, 7,2, 11,2, 29,3, 56,1, 1,7, 1,3, 1,4, 7,2, 11,2, 15,1, 12,4, 55,2,
+    1,7, 1,3, 1,4, 9,1, 10,2, 29,3, 70,1, 4,6, 1,1, 1,8, 18,2, 61,1, 2,7, 12,8, 98,1, 2,9, 11,7,
+    73,2, 27,1, 1,1, 1,1, 4,2, 49,20, 1,2, 5,11, 1,36, 9,1, 100,20, 23,4, 4,3, 1,3, 2,7, 3,4, 13,12,
+    1,1, 10,4, 703,3, 946,4, 28,3, 29,2, 30,2, 64,32, 9,1, 45,3, 1,1, 117,2, 34,1, 118,12, 4,12,
+    219,5, 57,10, 1,29, 2,1, 48,31, 49,5, 47,17, 38,9, 12,3, 30,13, 56,14, 48,20, 152,3, 1,21, 4,1,
+    6,1, 2,3, 198,64, 524,2, 194,33, 965,52, 2053,3, 141,1, 96,32, 554,6, 105,2, 30164,4, 1,10,
+    32,2, 80,2, 272,1, 3,1, 4,1, 23,5, 4,1, 83,2, 50,18, 26,18, 13,1, 38,8, 25,13, 44,4, 47,14,
+    36,1, 67,14, 12,1, 8,2, 45,3, 50,1, 1,3, 2,2, 5,2, 1,1, 41,5, 5,2, 236,8, 1,2, 20272,1, 737,16,
+    16,16, 973,1, 226,1, 149,5, 1670,3, 1,2, 5,4, 40,3, 4,1, 165,2, 573,4, 387,2, 80,3, 70,11, 49,4,
+    122,3, 53,15, 41,1, 2,2, 10,4, 45,11, 7,1, 61,3, 36,14, 16,2, 44,1, 12,3, 48,14, 8,4, 1,2,
+    92,12, 6,1, 2,1, 157,12, 21,4, 55,2, 1,7, 2,2, 2,3, 9,1, 10,2, 2,7, 3,5, 192,18, 23,1, 81,20,
+    235,7, 2,9, 27,2, 82,17, 106,13, 101,15, 256,15, 245,6, 1,2, 2,4, 1,1, 1,2, 141,7, 2,7, 3,1,
+    28,10, 40,7, 1,4, 8,1, 9,11, 46,16, 405,8, 1,8, 82,22, 1,14, 122,6, 3,1, 1,2, 1,7, 1,1, 66,5,
+    1,2, 1,5, 347,4, 9,2, 1,1, 48,7, 3,5, 5373,1, 6,15, 13978,5, 59,7, 1048,1, 1,55, 7,4, 81,1,
+    11,2, 19627,2, 4705,46, 2,23, 542,5, 3,6, 8,8, 2,7, 30,4, 148,3, 1979,55, 4,50, 8,1, 14,1, 22,5,
+    1,15, 1360,7, 1,17, 2,7, 1,2, 1,5, 100,1, 160,7, 375,1, 61,4, 508,4, 992,7, 109,7, 2021,26,
+    6,26, 6,26
+};
+static const uint16_t gptsi_punctuation[] = {
+    33,15, 10,7, 26,6, 26,4, 34,1, 5,1, 3,1, 10,2, 3,1, 3,1, 702,1, 8,1, 466,6, 41,2, 51,1, 1,1,
+    2,1, 2,1, 44,2, 20,2, 1,2, 13,1, 1,3, 74,4, 102,1, 43,14, 233,3, 54,15, 31,1, 261,2, 10,1,
+    140,1, 120,1, 121,1, 390,1, 12,1, 367,1, 90,1, 10,2, 168,15, 1,1, 37,4, 71,1, 74,5, 4,2, 111,6,
+    171,1, 612,9, 151,1, 621,1, 44,2, 78,3, 71,2, 157,3, 1,3, 37,11, 313,2, 216,2, 128,7, 1,6,
+    172,7, 28,2, 125,4, 59,5, 62,2, 64,8, 11,1, 828,24, 8,20, 1,13, 1,12, 30,2, 14,2, 633,4, 29,2,
+    1085,14, 79,2, 31,10, 403,22, 63,4, 32,2, 763,4, 1,2, 112,1, 143,47, 1,32, 2,12, 419,3, 4,10,
+    2,12, 16,1, 12,1, 98,1, 90,1, 29698,2, 269,3, 99,1, 10,1, 115,6, 380,4, 86,2, 40,3, 1,1, 49,2,
+    47,1, 97,13, 16,2, 124,4, 126,2, 16,2, 249,1, 20818,2, 208,10, 22,35, 1,14, 1,1, 4,1, 1,2,
+    149,3, 1,6, 1,4, 10,2, 3,2, 26,3, 1,1, 27,1, 1,1, 1,7, 410,3, 668,1, 48,1, 414,1, 743,1, 199,1,
+    31,1, 272,9, 38,1, 112,7, 66,7, 89,4, 784,1, 167,5, 44,4, 189,7, 109,2, 1,4, 126,4, 48,2, 79,4,
+    4,1, 13,1, 1,3, 88,6, 107,1, 417,5, 10,2, 1,1, 104,1, 250,23, 105,3, 28,13, 76,1, 130,3, 252,1,
+    264,3, 155,1, 92,8, 83,3, 1,5, 93,10, 311,5, 42,2, 645,2, 74,13, 175,1, 1136,5, 2940,2, 14971,2,
+    133,1, 65,5, 8,1, 850,4, 327,1, 19644,1, 7655,5, 3794,2
+};
+static const uint16_t gptsi_spaces[] = {                      /* the property White_Space */
+    9,5, 18,1, 100,1, 26,1, 5599,1, 2431,11, 29,2, 5,1, 47,1, 4000,1
+};
+
+static void gptsi_classes_set(unsigned char *classes, const uint16_t *ranges, size_t n, int kind)
+{
+    size_t i, at = 0;
+    for (i = 0; i + 1 < n; i += 2) {
+        at += ranges[i];
+        memset(classes + at, kind, ranges[i + 1]);
+        at += ranges[i + 1];
+    }
+}
+static void gptsi_classes_fill(unsigned char *classes)        /* [GPTSI_CODES], zeroed */
+{
+#define GPTSI_SET(ranges, kind) gptsi_classes_set(classes, ranges, sizeof ranges / sizeof *ranges, kind)
+    GPTSI_SET(gptsi_letters, GPTSI_LETTER);
+    GPTSI_SET(gptsi_numbers, GPTSI_NUMBER);
+    GPTSI_SET(gptsi_marks, GPTSI_MARK);
+    GPTSI_SET(gptsi_punctuation, GPTSI_PUNCTUATION);
+    GPTSI_SET(gptsi_spaces, GPTSI_SPACE);
+#undef GPTSI_SET
+}
+
+/* ---- the vocabulary ------------------------------------------------------------------------ */
+
+typedef struct gptsi_token { size_t begin; uint32_t length; int32_t special; } gptsi_token;
+
+/* The pair (left, right) becomes `merged`; lower orders go first.  Order 0: a free slot. */
+typedef struct gptsi_merge { int32_t left, right, merged; uint32_t order; } gptsi_merge;
+
+/* A short piece and its ids, remembered: its first and last 8 bytes, overlapping. */
+enum { GPTSI_PIECE_BYTES = 16, GPTSI_PIECE_IDS = 3, GPTSI_PIECES = 1 << 15 };
+typedef struct gptsi_piece { uint64_t head, tail; int32_t ids[GPTSI_PIECE_IDS]; int16_t length, n; } gptsi_piece;
+
+enum { GPTSI_TOKEN_BYTES = 1024 };                            /* longest token accepted or made */
+
+struct gpts_vocabulary {
+    gptsi_token *tokens; int32_t n, room;                     /* ids 0 .. n-1; length 0: none */
+    char *bytes; size_t n_bytes, bytes_room;                  /* of all tokens */
+    int32_t *slots; size_t slots_mask;                        /* by bytes: id + 1, 0 free */
+    gptsi_merge *pairs; size_t n_pairs, pairs_mask;            /* by (left, right) */
+    int32_t byte_id[256];                                     /* tokens of one byte, or -1 */
+    unsigned char *classes;                                   /* [GPTSI_CODES] */
+    gptsi_piece *pieces;                                      /* [GPTSI_PIECES] */
+    int whole;                                                /* a piece that is a token stays so */
+};
+
+static gpts_status gptsi_tokenizer_no_memory(gpts_tokenizer *t, size_t count, size_t size)
+{
+    return gptsi_no_memory(t->error, "the tokenizer", count, size);
+}
+
+/* Starts an empty tokenizer of a kind, for at most n ids and n_pairs pairs. */
+static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind kind, size_t n, size_t n_pairs)
+{
+    struct gpts_vocabulary *v;
+    size_t slots = 16, pairs = 16;
+    int i;
+    if (n > INT32_MAX - 1 || n_pairs > INT32_MAX - 1)
+        return gptsi_fail(t->error, GPTS_TOO_LONG, "a tokenizer of %llu tokens is too large", (unsigned long long)n);
+    while (slots < 2 * n) slots *= 2;
+    while (pairs < 2 * n_pairs) pairs *= 2;
+    t->kind = kind;
+    t->end_of_text = -1;
+    t->vocabulary = v = GPTSI_NEW(&t->hooks, struct gpts_vocabulary, 1);
+    if (!v) return gptsi_tokenizer_no_memory(t, 1, sizeof *v);
+    v->room = (int32_t)n;
+    v->slots_mask = slots - 1;
+    v->pairs_mask = pairs - 1;
+    for (i = 0; i < 256; i++) v->byte_id[i] = -1;
+    if (!(v->tokens = GPTSI_NEW(&t->hooks, gptsi_token, n + 1))) return gptsi_tokenizer_no_memory(t, n, sizeof *v->tokens);
+    if (!(v->slots = GPTSI_NEW(&t->hooks, int32_t, slots))) return gptsi_tokenizer_no_memory(t, slots, sizeof *v->slots);
+    if (kind != GPTS_TOKENIZER_BPE && kind != GPTS_TOKENIZER_WORDPIECE) return GPTS_OK;
+    if (!(v->classes = GPTSI_NEW(&t->hooks, unsigned char, GPTSI_CODES))) return gptsi_tokenizer_no_memory(t, GPTSI_CODES, 1);
+    gptsi_classes_fill(v->classes);
+    if (kind != GPTS_TOKENIZER_BPE) return GPTS_OK;
+    if (!(v->pairs = GPTSI_NEW(&t->hooks, gptsi_merge, pairs))) return gptsi_tokenizer_no_memory(t, pairs, sizeof *v->pairs);
+    if (!(v->pieces = GPTSI_NEW(&t->hooks, gptsi_piece, GPTSI_PIECES))) return gptsi_tokenizer_no_memory(t, GPTSI_PIECES, sizeof *v->pieces);
+    return GPTS_OK;
+}
+
+static void gptsi_vocabulary_delete(const gpts_hooks *hooks, struct gpts_vocabulary *v)
+{
+    if (!v) return;
+    gptsi_delete(hooks, v->tokens);
+    gptsi_delete(hooks, v->bytes);
+    gptsi_delete(hooks, v->slots);
+    gptsi_delete(hooks, v->pairs);
+    gptsi_delete(hooks, v->classes);
+    gptsi_delete(hooks, v->pieces);
+    gptsi_delete(hooks, v);
+}
+
+static uint64_t gptsi_load64(const char *p) { uint64_t x; memcpy(&x, p, sizeof x); return x; }
+static uint64_t gptsi_load32(const char *p) { uint32_t x; memcpy(&x, p, sizeof x); return x; }
+
+static uint64_t gptsi_bytes_hash(const char *p, size_t n)     /* for tables in memory only */
+{
+    uint64_t h = n;
+    for (; n >= 8; p += 8, n -= 8) h = gptsi_mix(h ^ gptsi_load64(p));
+    if (n >= 4) { h = gptsi_mix(h ^ gptsi_load32(p)); p += 4; n -= 4; }
+    for (; n; n--) h = (h ^ (unsigned char)*p++) * 0x100000001B3u;
+    return gptsi_mix(h);
+}
+
+static size_t gptsi_token_slot(const struct gpts_vocabulary *v, const char *bytes, size_t n)
+{
+    size_t i = (size_t)gptsi_bytes_hash(bytes, n) & v->slots_mask;
+    for (; v->slots[i]; i = (i + 1) & v->slots_mask) {
+        const gptsi_token *token = &v->tokens[v->slots[i] - 1];
+        if (token->length == n && !memcmp(v->bytes + token->begin, bytes, n)) break;
+    }
+    return i;
+}
+static int32_t gptsi_token_find(const struct gpts_vocabulary *v, const char *bytes, size_t n)      /* or -1 */
+{
+    return v->slots[gptsi_token_slot(v, bytes, n)] - 1;
+}
+
+/* Gives a free id its bytes (1 or more).  A special token is never found in a text. */
+static gpts_status gptsi_token_add(gpts_tokenizer *t, int32_t id, const char *bytes, size_t n, int special)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_token *token = &v->tokens[id];
+    if (n > v->bytes_room - v->n_bytes) {
+        size_t room = gptsi_add(gptsi_mul(2, v->bytes_room), gptsi_add(n, 1024));
+        char *grown = GPTSI_NEW(&t->hooks, char, room);
+        if (!grown) return gptsi_tokenizer_no_memory(t, room, 1);
+        if (v->n_bytes) memcpy(grown, v->bytes, v->n_bytes);
+        gptsi_delete(&t->hooks, v->bytes);
+        v->bytes = grown;
+        v->bytes_room = room;
+    }
+    memcpy(v->bytes + v->n_bytes, bytes, n);
+    token->begin = v->n_bytes;
+    token->length = (uint32_t)n;
+    token->special = special;
+    v->n_bytes += n;
+    if (id >= v->n) v->n = id + 1;
+    t->vocab_size = v->n;
+    if (special) return GPTS_OK;
+    v->slots[gptsi_token_slot(v, bytes, n)] = id + 1;
+    if (n == 1) v->byte_id[(unsigned char)*bytes] = id;
+    return GPTS_OK;
+}
+
+static gptsi_merge *gptsi_pair_slot(const struct gpts_vocabulary *v, int32_t left, int32_t right)
+{
+    uint64_t key = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
+    size_t i = (size_t)(key >> 32) & v->pairs_mask;
+    while (v->pairs[i].order && (v->pairs[i].left != left || v->pairs[i].right != right)) i = (i + 1) & v->pairs_mask;
+    return &v->pairs[i];
+}
+/* A pair that is there already keeps its lower order. */
+static void gptsi_pair_add(struct gpts_vocabulary *v, int32_t left, int32_t right, int32_t merged, uint32_t order)
+{
+    gptsi_merge *pair = gptsi_pair_slot(v, left, right);
+    if (pair->order) return;
+    pair->left = left; pair->right = right; pair->merged = merged; pair->order = order;
+    v->n_pairs++;
+}
+
+/* GPT-2 writes each byte as a printable character: 33-126, 161-172, 174-255 as themselves,
+   the other 68 in order as U+0100 and on.  Ids of single bytes go: the former, the latter. */
+static int gptsi_byte_kept(uint32_t byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173); }
+static uint32_t gptsi_byte_code(uint32_t byte)
+{
+    if (gptsi_byte_kept(byte)) return byte;
+    return 256 + (byte < 33 ? byte : byte < 161 ? byte - 127 + 33 : 67);
+}
+static int gptsi_byte_of(uint32_t code)                       /* or -1 */
+{
+    if (code < 256) return gptsi_byte_kept(code) ? (int)code : -1;
+    if (code < 256 + 33) return (int)code - 256;
+    if (code < 256 + 67) return (int)code - 256 - 33 + 127;
+    return code == 256 + 67 ? 173 : -1;
+}
+static gpts_status gptsi_tokens_add_bytes(gpts_tokenizer *t)  /* ids 0 .. 255 in that order */
+{
+    int32_t id = 0;
+    uint32_t code;
+    for (code = 0; code < 256 + 68; code++) {
+        char byte = (char)gptsi_byte_of(code);
+        if (gptsi_byte_of(code) >= 0) GPTSI_TRY(gptsi_token_add(t, id++, &byte, 1, 0));
+    }
+    return GPTS_OK;
+}
+
+/* ---- GPT-2's split ---------------------------------------------------------------------------
+   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+   (Radford et al. 2019, encoder.py), alternatives tried from left to right.  Bytes that are
+   not UTF-8 are neither space, letter nor number.                                            */
+
+static int gptsi_class_wide(const unsigned char *classes, const char *p, const char *end, size_t *size)
+{
+    uint32_t code = 0;
+    *size = gptsi_utf8_get(p, end, &code);
+    if (!*size) { *size = 1; return GPTSI_OTHER; }
+    return code < GPTSI_CODES ? (int)classes[code] : code >= 0xE0100 && code <= 0xE01EF ? (int)GPTSI_MARK : (int)GPTSI_OTHER;
+}
+/* The class of the character at p and its size in bytes. */
+static int gptsi_class(const unsigned char *classes, const char *p, const char *end, size_t *size)
+{
+    if ((unsigned char)*p < 0x80) { *size = 1; return classes[(unsigned char)*p]; }
+    return gptsi_class_wide(classes, p, end, size);
+}
+
+static const char *gptsi_split(const unsigned char *classes, const char *p, const char *end)
+{
+    const char *q = p + (*p == ' ' && end - p > 1), *last = p;
+    size_t size;
+    int kind;
+    if (*p == '\'' && end - p > 1) {                          /* 's|'t|'re|'ve|'m|'ll|'d */
+        char a = p[1], b = (char)(end - p > 2 ? p[2] : 0);
+        if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
+        if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return p + 3;
+    }
+    kind = gptsi_class(classes, q, end, &size) & 3;
+    if (kind != GPTSI_SPACE) {                                /*  ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+ */
+        do q += size; while (q < end && (gptsi_class(classes, q, end, &size) & 3) == kind);
+        return q;
+    }
+    for (q = p; q < end; last = q, q += size)                 /* \s+(?!\S)|\s+ */
+        if ((gptsi_class(classes, q, end, &size) & 3) != GPTSI_SPACE) return last > p ? last : q;
+    return q;
+}
+
+/* ---- merging one piece -------------------------------------------------------------------------
+   The pair of the lowest order is merged, the leftmost of equals, until none is left.         */
+
+typedef struct gptsi_ids { int32_t *ids; size_t n, room; } gptsi_ids;
+static void gptsi_ids_put(gptsi_ids *out, int32_t id)         /* counts on when there is no room */
+{
+    if (out->n < out->room) out->ids[out->n] = id;
+    out->n++;
+}
+
+enum { GPTSI_SHORT = 64 };
+
+/* At most GPTSI_SHORT bytes: look for the minimum each time. */
+static size_t gptsi_merge_short(const struct gpts_vocabulary *v, const char *p, size_t n, int32_t *ids)
+{
+    uint32_t order[GPTSI_SHORT], low;
+    int32_t merged[GPTSI_SHORT];
+    size_t i, at;
+    for (i = 0; i < n; i++) ids[i] = v->byte_id[(unsigned char)p[i]];
+#define GPTSI_LOOK(i) do { \
+        const gptsi_merge *pair = gptsi_pair_slot(v, ids[i], ids[(i) + 1]); \
+        order[i] = pair->order - 1;                           /* no pair: the largest number */ \
+        merged[i] = pair->merged; \
+    } while (0)
+    for (i = 0; i + 1 < n; i++) GPTSI_LOOK(i);
+    while (n > 1) {
+        for (i = at = 0, low = UINT32_MAX; i + 1 < n; i++) if (order[i] < low) { low = order[i]; at = i; }
+        if (low == UINT32_MAX) break;
+        ids[at] = merged[at];
+        n--;
+        for (i = at + 1; i < n; i++) { ids[i] = ids[i + 1]; order[i - 1] = order[i]; merged[i - 1] = merged[i]; }
+        if (at) GPTSI_LOOK(at - 1);
+        if (at + 1 < n) GPTSI_LOOK(at);
+    }
+#undef GPTSI_LOOK
+    return n;
+}
+
+/* A binary heap of (first, second), the smallest on top. */
+typedef struct gptsi_entry { uint64_t first, second; } gptsi_entry;
+static int gptsi_entry_less(const gptsi_entry *a, const gptsi_entry *b)
+{
+    return a->first < b->first || (a->first == b->first && a->second < b->second);
+}
+static void gptsi_heap_push(gptsi_entry *heap, size_t *n, uint64_t first, uint64_t second)
+{
+    gptsi_entry e;
+    size_t i = (*n)++;
+    e.first = first; e.second = second;
+    for (; i && gptsi_entry_less(&e, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = e;
+}
+static gptsi_entry gptsi_heap_pop(gptsi_entry *heap, size_t *n)
+{
+    gptsi_entry top = heap[0], e = heap[--*n];
+    size_t i = 0, k;
+    while ((k = 2 * i + 1) < *n) {
+        if (k + 1 < *n && gptsi_entry_less(&heap[k + 1], &heap[k])) k++;
+        if (!gptsi_entry_less(&heap[k], &e)) break;
+        heap[i] = heap[k];
+        i = k;
+    }
+    heap[i] = e;
+    return top;
+}
+
+/* Any length, O(n log n): symbols in a linked list, pairs in a heap by (order, position).  An
+   entry whose pair is gone is dropped when it comes up.  At most n entries at first, and each
+   merge takes one out and puts at most two in.                                               */
+typedef struct gptsi_symbol { int32_t id, next, prev; uint32_t order; } gptsi_symbol;
+
+static void gptsi_merge_look(const struct gpts_vocabulary *v, gptsi_symbol *s, int32_t i, gptsi_entry *heap, size_t *n)
+{
+    s[i].order = s[i].next < 0 ? 0 : gptsi_pair_slot(v, s[i].id, s[s[i].next].id)->order;
+    if (s[i].order) gptsi_heap_push(heap, n, s[i].order, (uint64_t)i);
+}
+static gpts_status gptsi_merge_long(gpts_tokenizer *t, const char *p, size_t n, gptsi_ids *out)
+{
+    const struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_symbol *s;
+    gptsi_entry *heap;
+    size_t entries = 0, i;
+    int32_t at;
+    if (n > INT32_MAX / 2) return gptsi_fail(t->error, GPTS_TOO_LONG, "a piece of %llu bytes is too long", (unsigned long long)n);
+    s = GPTSI_NEW(&t->hooks, gptsi_symbol, n);
+    heap = s ? GPTSI_NEW(&t->hooks, gptsi_entry, 2 * n) : NULL;
+    if (!heap) {
+        gptsi_delete(&t->hooks, s);
+        return gptsi_no_memory(t->error, "a long piece of text", n, sizeof *s + 2 * sizeof *heap);
+    }
+    for (i = 0; i < n; i++) {
+        s[i].id = v->byte_id[(unsigned char)p[i]];
+        s[i].prev = (int32_t)i - 1;
+        s[i].next = i + 1 < n ? (int32_t)i + 1 : -1;
+    }
+    for (i = 0; i < n; i++) gptsi_merge_look(v, s, (int32_t)i, heap, &entries);
+    while (entries) {
+        gptsi_entry top = gptsi_heap_pop(heap, &entries);
+        int32_t next;
+        at = (int32_t)top.second;
+        if (s[at].order != top.first) continue;
+        next = s[at].next;
+        s[at].id = gptsi_pair_slot(v, s[at].id, s[next].id)->merged;
+        s[at].next = s[next].next;
+        s[next].order = 0;
+        if (s[at].next >= 0) s[s[at].next].prev = at;
+        if (s[at].prev >= 0) gptsi_merge_look(v, s, s[at].prev, heap, &entries);
+        gptsi_merge_look(v, s, at, heap, &entries);
+    }
+    for (at = 0; at >= 0; at = s[at].next) gptsi_ids_put(out, s[at].id);
+    gptsi_delete(&t->hooks, heap);
+    gptsi_delete(&t->hooks, s);
+    return GPTS_OK;
+}
+
+/* ---- encoding ---------------------------------------------------------------------------------- */
+
+static gpts_status gptsi_encode_piece(gpts_tokenizer *t, const char *p, size_t n, gptsi_ids *out)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_piece *piece = NULL;
+    int32_t ids[GPTSI_SHORT];
+    uint64_t head, tail;
+    size_t i;
+    if (n <= GPTSI_PIECE_BYTES) {
+        if (n >= 8) { head = gptsi_load64(p); tail = gptsi_load64(p + n - 8); }
+        else if (n >= 4) { head = gptsi_load32(p); tail = gptsi_load32(p + n - 4); }
+        else { head = (unsigned char)p[0]; tail = (uint64_t)(unsigned char)p[n / 2] << 8 | (unsigned char)p[n - 1]; }
+        i = (size_t)((head ^ (tail * 0x9E3779B97F4A7C15u + n)) * 0xBF58476D1CE4E5B9u >> 40) & (GPTSI_PIECES - 1);
+        piece = &v->pieces[i];
+        if (piece->head == head && piece->tail == tail && piece->length == (int16_t)n) {
+            for (i = 0; i < (size_t)piece->n; i++) gptsi_ids_put(out, piece->ids[i]);
+            return GPTS_OK;
+        }
+    }
+    ids[0] = v->whole && n <= GPTSI_TOKEN_BYTES ? gptsi_token_find(v, p, n) : -1;
+    if (ids[0] >= 0) { gptsi_ids_put(out, ids[0]); return GPTS_OK; }
+    if (n > GPTSI_SHORT) return gptsi_merge_long(t, p, n, out);
+    i = gptsi_merge_short(v, p, n, ids);
+    if (piece && i <= GPTSI_PIECE_IDS) {
+        piece->head = head; piece->tail = tail;
+        piece->length = (int16_t)n; piece->n = (int16_t)i;
+        memcpy(piece->ids, ids, i * sizeof *ids);
+    }
+    for (n = i, i = 0; i < n; i++) gptsi_ids_put(out, ids[i]);
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_encode_bpe(gpts_tokenizer *t, const char *p, const char *end, gptsi_ids *out)
+{
+    while (p < end) {
+        const char *q = gptsi_split(t->vocabulary->classes, p, end);
+        GPTSI_TRY(gptsi_encode_piece(t, p, (size_t)(q - p), out));
+        p = q;
+    }
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_encode_chars(gpts_tokenizer *t, const char *text, size_t bytes, gptsi_ids *out)
+{
+    const char *p = text, *end = text + bytes;
+    while (p < end) {
+        uint32_t code = (unsigned char)*p;
+        size_t size = gptsi_utf8_get(p, end, &code);
+        int32_t id = size < 2 ? t->vocabulary->byte_id[(unsigned char)*p] : gptsi_token_find(t->vocabulary, p, size);
+        if (id < 0)
+            return gptsi_fail(t->error, GPTS_NOT_FOUND, "byte %llu of the text: the tokenizer has no %s %s%0*X",
+                              (unsigned long long)(p - text), size ? "character" : "byte", size ? "U+" : "0x",
+                              size ? 4 : 2, (unsigned)code);
+        gptsi_ids_put(out, id);
+        p += size ? size : 1;
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n)
+{
+    gptsi_ids out;
+    gpts_status status = GPTS_OK;
+    size_t i;
+    out.ids = ids; out.n = 0; out.room = ids ? *n : 0;
+    *n = 0;
+    if (!tokenizer->vocabulary) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
+    if (!text && bytes) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the text is missing");
+    switch (tokenizer->kind) {
+    case GPTS_TOKENIZER_BYTES: for (i = 0; i < bytes; i++) gptsi_ids_put(&out, (unsigned char)text[i]); break;
+    case GPTS_TOKENIZER_CHARS: status = gptsi_encode_chars(tokenizer, text, bytes, &out); break;
+    case GPTS_TOKENIZER_BPE: if (bytes) status = gptsi_encode_bpe(tokenizer, text, text + bytes, &out); break;
+    case GPTS_TOKENIZER_WORDPIECE: break;
+    }
+    if (status != GPTS_OK) return status;
+    *n = out.n;
+    if (ids && out.n > out.room)
+        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG, "the text has %llu tokens, but there is room for %llu",
+                          (unsigned long long)out.n, (unsigned long long)out.room);
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n, char *text, size_t *bytes)
+{
+    const struct gpts_vocabulary *v = tokenizer->vocabulary;
+    size_t i, used = 0, room = text ? *bytes : 0;
+    *bytes = 0;
+    if (!v) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
+    if (!ids && n) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the ids are missing");
+    for (i = 0; i < n; i++) {
+        const gptsi_token *token;
+        if (ids[i] < 0 || ids[i] >= v->n || !v->tokens[ids[i]].length)
+            return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "id %ld at position %llu is none of the tokenizer's",
+                              (long)ids[i], (unsigned long long)i);
+        token = &v->tokens[ids[i]];
+        if (used <= room && token->length <= room - used) memcpy(text + used, v->bytes + token->begin, token->length);
+        used = gptsi_add(used, token->length);
+    }
+    *bytes = used;
+    if (text && used > room)
+        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG, "the ids have %llu bytes, but there is room for %llu",
+                          (unsigned long long)used, (unsigned long long)room);
+    return GPTS_OK;
+}
+
+/* ---- making a tokenizer ------------------------------------------------------------------------ */
+
+static void gptsi_tokenizer_start(gpts_tokenizer *t, const gpts_hooks *hooks)
+{
+    memset(t, 0, sizeof *t);
+    t->end_of_text = -1;
+    if (hooks) t->hooks = *hooks;
+}
+/* Frees a tokenizer that could not be made; its error stays. */
+static gpts_status gptsi_tokenizer_end(gpts_tokenizer *t, gpts_status status)
+{
+    if (status != GPTS_OK) gpts_tokenizer_free(t);
+    return status;
+}
+
+GPTS_API void gpts_tokenizer_free(gpts_tokenizer *tokenizer)
+{
+    gptsi_vocabulary_delete(&tokenizer->hooks, tokenizer->vocabulary);
+    tokenizer->vocabulary = NULL;
+    tokenizer->vocab_size = 0;
+    tokenizer->end_of_text = -1;
+}
+
+static gpts_status gptsi_make_bytes(gpts_tokenizer *t)
+{
+    int32_t id;
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BYTES, 256, 0));
+    for (id = 0; id < 256; id++) {
+        char byte = (char)id;
+        GPTSI_TRY(gptsi_token_add(t, id, &byte, 1, 0));
+    }
+    return GPTS_OK;
+}
+GPTS_API gpts_status gpts_tokenizer_bytes(gpts_tokenizer *tokenizer, const gpts_hooks *hooks)
+{
+    gptsi_tokenizer_start(tokenizer, hooks);
+    return gptsi_tokenizer_end(tokenizer, gptsi_make_bytes(tokenizer));
+}
+
+/* Characters are numbered in ascending order, first the code points, then invalid bytes:
+   `seen` is a bit for each of both.                                                        */
+enum { GPTSI_UNICODE = 0x110000, GPTSI_SEEN = GPTSI_UNICODE + 256 };
+static gpts_status gptsi_make_chars(gpts_tokenizer *t, const unsigned char *seen)
+{
+    size_t n = 0, size;
+    uint32_t c;
+    int32_t id = 0;
+    char bytes[4];
+    for (c = 0; c < GPTSI_SEEN; c++) n += seen[c / 8] >> (c % 8) & 1;
+    if (!n) return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "a tokenizer of characters needs a text with one at least");
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_CHARS, n, 0));
+    for (c = 0; c < GPTSI_SEEN; c++) {
+        if (!(seen[c / 8] >> (c % 8) & 1)) continue;
+        if (c < GPTSI_UNICODE) size = gptsi_utf8_put(c, bytes);
+        else { bytes[0] = (char)(c - GPTSI_UNICODE); size = 1; }
+        GPTSI_TRY(gptsi_token_add(t, id++, bytes, size, 0));
+    }
+    return GPTS_OK;
+}
+GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char *text, size_t bytes, const gpts_hooks *hooks)
+{
+    const char *p = text, *end = text ? text + bytes : NULL;
+    unsigned char *seen;
+    gpts_status status;
+    gptsi_tokenizer_start(tokenizer, hooks);
+    seen = GPTSI_NEW(hooks, unsigned char, GPTSI_SEEN / 8);
+    if (!seen) return gptsi_tokenizer_no_memory(tokenizer, GPTSI_SEEN / 8, 1);
+    while (p < end) {
+        uint32_t code = 0;
+        size_t size = gptsi_utf8_get(p, end, &code);
+        if (!size) code = (uint32_t)GPTSI_UNICODE + (unsigned char)*p;
+        seen[code / 8] = (unsigned char)(seen[code / 8] | 1u << code % 8);
+        p += size ? size : 1;
+    }
+    status = gptsi_make_chars(tokenizer, seen);
+    gptsi_delete(hooks, seen);
+    return gptsi_tokenizer_end(tokenizer, status);
+}
+
+/* ---- training byte-level BPE -----------------------------------------------------------------------
+   Each step merges the pair that occurs most often in the split text, the one of the smallest
+   ids (left, then right) among equals, until no pair occurs twice.  A pair that would spell a
+   token that is there already, or one of more than GPTSI_TOKEN_BYTES, is passed over.
+
+   Each distinct piece is kept once, with its count as weight.  All their symbols lie in one
+   array, linked; each pair's occurrences are a chain through it, in ascending order, so a
+   merge touches only what it changes and every count is always exact.                         */
+
+typedef struct gptsi_word { const char *text; size_t length; uint64_t count; } gptsi_word;
+typedef struct gptsi_count { int32_t left, right; uint64_t count; int32_t first, last; int used; } gptsi_count;
+typedef struct gptsi_site { int32_t id, next, prev, after, before; uint32_t word; } gptsi_site;
+
+typedef struct gptsi_training {
+    gpts_tokenizer *t;
+    gptsi_word *words; size_t n_words, words_mask;            /* by their bytes; count 0: free */
+    gptsi_count *counts; size_t n_counts, counts_mask;        /* by (left, right) */
+    gptsi_site *sites; size_t n_sites;                        /* after, before: the pair's chain */
+    gptsi_entry *heap; size_t n_heap, heap_room;              /* (~count or less, pair) */
+} gptsi_training;
+
+static gptsi_word *gptsi_word_slot(const gptsi_training *w, const char *text, size_t length)
+{
+    size_t i = (size_t)gptsi_bytes_hash(text, length) & w->words_mask;
+    for (; w->words[i].count; i = (i + 1) & w->words_mask)
+        if (w->words[i].length == length && !memcmp(w->words[i].text, text, length)) break;
+    return &w->words[i];
+}
+static gptsi_count *gptsi_count_slot(const gptsi_training *w, int32_t left, int32_t right)
+{
+    size_t i = (size_t)gptsi_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right) & w->counts_mask;
+    while (w->counts[i].used && (w->counts[i].left != left || w->counts[i].right != right)) i = (i + 1) & w->counts_mask;
+    return &w->counts[i];
+}
+
+/* Room for one more word or pair: a table that is half full doubles. */
+static gpts_status gptsi_words_grow(gptsi_training *w)
+{
+    gptsi_word *old = w->words;
+    size_t n = w->words_mask + 1, i;
+    if (old && w->n_words < n / 2) return GPTS_OK;
+    w->words_mask = old ? 2 * n - 1 : 4095;
+    w->words = GPTSI_NEW(&w->t->hooks, gptsi_word, w->words_mask + 1);
+    if (!w->words) { w->words = old; return gptsi_tokenizer_no_memory(w->t, w->words_mask + 1, sizeof *old); }
+    for (i = 0; old && i < n; i++) if (old[i].count) *gptsi_word_slot(w, old[i].text, old[i].length) = old[i];
+    gptsi_delete(&w->t->hooks, old);
+    return GPTS_OK;
+}
+static gpts_status gptsi_counts_grow(gptsi_training *w)
+{
+    gptsi_count *old = w->counts;
+    size_t n = w->counts_mask + 1, i;
+    if (old && w->n_counts < n / 2) return GPTS_OK;
+    w->counts_mask = old ? 2 * n - 1 : 4095;
+    w->counts = GPTSI_NEW(&w->t->hooks, gptsi_count, w->counts_mask + 1);
+    if (!w->counts) { w->counts = old; return gptsi_tokenizer_no_memory(w->t, w->counts_mask + 1, sizeof *old); }
+    for (i = 0; old && i < n; i++) if (old[i].used) *gptsi_count_slot(w, old[i].left, old[i].right) = old[i];
+    gptsi_delete(&w->t->hooks, old);
+    return GPTS_OK;
+}
+static gpts_status gptsi_training_push(gptsi_training *w, uint64_t bound, int32_t left, int32_t right)
+{
+    if (w->n_heap == w->heap_room) {
+        size_t room = gptsi_add(4096, gptsi_mul(2, w->heap_room));
+        gptsi_entry *grown = GPTSI_NEW(&w->t->hooks, gptsi_entry, room);
+        if (!grown) return gptsi_tokenizer_no_memory(w->t, room, sizeof *grown);
+        if (w->n_heap) memcpy(grown, w->heap, w->n_heap * sizeof *grown);
+        gptsi_delete(&w->t->hooks, w->heap);
+        w->heap = grown;
+        w->heap_room = room;
+    }
+    gptsi_heap_push(w->heap, &w->n_heap, ~bound, (uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+    return GPTS_OK;
+}
+
+/* The pair that starts at site i leaves its chain, or enters one at the end.  A pair that is
+   new goes on the heap with a bound that its count will not exceed.                            */
+static void gptsi_chain_remove(gptsi_training *w, int32_t i)
+{
+    gptsi_site *s = w->sites;
+    gptsi_count *c = gptsi_count_slot(w, s[i].id, s[s[i].next].id);
+    c->count -= w->words[s[i].word].count;
+    if (s[i].before < 0) c->first = s[i].after; else s[s[i].before].after = s[i].after;
+    if (s[i].after < 0) c->last = s[i].before; else s[s[i].after].before = s[i].before;
+}
+static gpts_status gptsi_chain_append(gptsi_training *w, int32_t i, uint64_t bound)
+{
+    gptsi_site *s = w->sites;
+    gptsi_count *c;
+    GPTSI_TRY(gptsi_counts_grow(w));
+    c = gptsi_count_slot(w, s[i].id, s[s[i].next].id);
+    if (!c->used) {
+        c->used = 1;
+        c->left = s[i].id; c->right = s[s[i].next].id;
+        c->first = c->last = -1;
+        w->n_counts++;
+        GPTSI_TRY(gptsi_training_push(w, bound, c->left, c->right));
+    }
+    s[i].after = -1;
+    s[i].before = c->last;
+    if (c->last < 0) c->first = i; else s[c->last].after = i;
+    c->last = i;
+    c->count += w->words[s[i].word].count;
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_training_words(gptsi_training *w, const char *text, size_t bytes)
+{
+    const char *p = text, *end = text + bytes;
+    while (p < end) {
+        const char *q = gptsi_split(w->t->vocabulary->classes, p, end);
+        gptsi_word *word;
+        GPTSI_TRY(gptsi_words_grow(w));
+        word = gptsi_word_slot(w, p, (size_t)(q - p));
+        if (!word->count++) { word->text = p; word->length = (size_t)(q - p); w->n_words++; w->n_sites += word->length; }
+        p = q;
+    }
+    return GPTS_OK;
+}
+static gpts_status gptsi_training_sites(gptsi_training *w, uint64_t bytes)
+{
+    size_t word, k, n = 0;
+    if (w->n_sites > INT32_MAX - 1 || w->words_mask > UINT32_MAX - 1)
+        return gptsi_fail(w->t->error, GPTS_TOO_LONG, "a text of %llu bytes in distinct pieces is too long to train on",
+                          (unsigned long long)w->n_sites);
+    w->sites = GPTSI_NEW(&w->t->hooks, gptsi_site, w->n_sites);
+    if (!w->sites) return gptsi_tokenizer_no_memory(w->t, w->n_sites, sizeof *w->sites);
+    for (word = 0; word <= w->words_mask; word++)
+        for (k = 0; w->words[word].count && k < w->words[word].length; k++, n++) {
+            gptsi_site *s = &w->sites[n];
+            s->id = w->t->vocabulary->byte_id[(unsigned char)w->words[word].text[k]];
+            s->word = (uint32_t)word;
+            s->prev = k ? (int32_t)n - 1 : -1;
+            s->next = k + 1 < w->words[word].length ? (int32_t)n + 1 : -1;
+        }
+    for (k = 0; k < n; k++) if (w->sites[k].next >= 0) GPTSI_TRY(gptsi_chain_append(w, (int32_t)k, bytes));
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_training_merge(gptsi_training *w, int32_t left, int32_t right, int32_t merged, uint64_t count)
+{
+    gptsi_site *s = w->sites;
+    int32_t i;
+    while ((i = gptsi_count_slot(w, left, right)->first) >= 0) {
+        int32_t j = s[i].next, p = s[i].prev, k = s[j].next;
+        gptsi_chain_remove(w, i);
+        if (p >= 0) gptsi_chain_remove(w, p);
+        if (k >= 0) gptsi_chain_remove(w, j);
+        s[i].id = merged;
+        s[i].next = k;
+        if (k >= 0) s[k].prev = i;
+        if (p >= 0) GPTSI_TRY(gptsi_chain_append(w, p, 2 * count));
+        if (k >= 0) GPTSI_TRY(gptsi_chain_append(w, i, 2 * count));
+    }
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_training_run(gptsi_training *w, const char *text, size_t bytes, int32_t vocab_size)
+{
+    gpts_tokenizer *t = w->t;
+    char joined[2 * GPTSI_TOKEN_BYTES];
+    uint32_t order = 0;
+    size_t room = gptsi_min((size_t)vocab_size, gptsi_add(256, bytes));       /* a merge needs a byte */
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, room, room - 256));
+    GPTSI_TRY(gptsi_tokens_add_bytes(t));
+    if (bytes) GPTSI_TRY(gptsi_training_words(w, text, bytes));
+    if (w->n_sites) GPTSI_TRY(gptsi_training_sites(w, bytes));
+    while ((size_t)t->vocabulary->n < room && w->n_heap) {
+        struct gpts_vocabulary *v = t->vocabulary;
+        gptsi_entry top = gptsi_heap_pop(w->heap, &w->n_heap);
+        int32_t left = (int32_t)(top.second >> 32), right = (int32_t)(top.second & 0xFFFFFFFFu), merged = v->n;
+        const gptsi_token *a = &v->tokens[left], *b = &v->tokens[right];
+        uint64_t count = gptsi_count_slot(w, left, right)->count;
+        size_t n = (size_t)a->length + b->length;
+        if (count < 2 || n > GPTSI_TOKEN_BYTES) continue;
+        if (count != ~top.first) { GPTSI_TRY(gptsi_training_push(w, count, left, right)); continue; }
+        memcpy(joined, v->bytes + a->begin, a->length);
+        memcpy(joined + a->length, v->bytes + b->begin, b->length);
+        if (gptsi_token_find(v, joined, n) >= 0) continue;
+        GPTSI_TRY(gptsi_token_add(t, merged, joined, n, 0));
+        gptsi_pair_add(v, left, right, merged, ++order);
+        GPTSI_TRY(gptsi_training_merge(w, left, right, merged, count));
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_tokenizer_train(gpts_tokenizer *tokenizer, const char *text, size_t bytes,
+                                          int32_t vocab_size, const gpts_hooks *hooks)
+{
+    gptsi_training w;
+    gpts_status status;
+    gptsi_tokenizer_start(tokenizer, hooks);
+    if (vocab_size < 256) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "vocab_size is %ld, but byte-level BPE has 256 at least", (long)vocab_size);
+    if (!text && bytes) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the text is missing");
+    memset(&w, 0, sizeof w);
+    w.t = tokenizer;
+    status = gptsi_training_run(&w, text, bytes, vocab_size);
+    gptsi_delete(&tokenizer->hooks, w.words);
+    gptsi_delete(&tokenizer->hooks, w.counts);
+    gptsi_delete(&tokenizer->hooks, w.sites);
+    gptsi_delete(&tokenizer->hooks, w.heap);
+    return gptsi_tokenizer_end(tokenizer, status);
+}
+
+/* ---- files of tokenizers: loading --------------------------------------------------------------------
+   Every line, number and size is checked; what is refused is named in one sentence.  Memory
+   is bounded by a multiple of the file's size.                                               */
+
+typedef struct gptsi_line { const char *at, *end; size_t number; } gptsi_line;
+/* The next line of `rest`, without its end (LF or CRLF); 0: there is none. */
+static int gptsi_line_next(gptsi_line *line, const char **rest, const char *end)
+{
+    const char *p = *rest, *stop;
+    if (p == end) return 0;
+    stop = (const char *)memchr(p, '\n', (size_t)(end - p));
+    *rest = stop ? stop + 1 : end;
+    line->at = p;
+    line->end = stop ? stop : end;
+    if (line->end > p && line->end[-1] == '\r') line->end--;
+    line->number++;
+    return 1;
+}
+
+/* Printable characters back to the bytes they stand for; SIZE_MAX: one of them stands for
+   none, or there are more than `room`.                                                        */
+static size_t gptsi_bytes_unmap(const char *p, const char *end, char *bytes, size_t room)
+{
+    size_t n = 0;
+    while (p < end) {
+        uint32_t code = 0;
+        size_t size = gptsi_utf8_get(p, end, &code);
+        if (!size || gptsi_byte_of(code) < 0 || n == room) return SIZE_MAX;
+        bytes[n++] = (char)gptsi_byte_of(code);
+        p += size;
+    }
+    return n;
+}
+
+/* vocab.bpe, merges.txt: "A B" a line, in the order of merging, after an optional first line
+   "#version ...".  Ids: bytes, then one for each new token, then the end of text, unless the
+   first line says that there is none (gptsi_plain, as gpts_tokenizer_save writes it).          */
+static const char gptsi_version[] = "#version: 0.2", gptsi_plain[] = " gptstatic, no <|endoftext|>", gptsi_end_of_text[] = "<|endoftext|>";
+
+static gpts_status gptsi_load_merges(gpts_tokenizer *t, const char *data, size_t bytes)
+{
+    const char *rest = data, *end = data + bytes, *space;
+    char joined[2 * GPTSI_TOKEN_BYTES];
+    size_t lines = 0, i;
+    uint32_t order = 0;
+    int plain = 0;
+    gptsi_line line;
+    struct gpts_vocabulary *v;
+    for (i = 0; i < bytes; i++) lines += data[i] == '\n';
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, 256 + lines + 2, lines + 1));
+    GPTSI_TRY(gptsi_tokens_add_bytes(t));
+    v = t->vocabulary;
+    line.number = 0;
+    while (gptsi_line_next(&line, &rest, end)) {
+        size_t a, b;
+        int32_t left, right, merged;
+        if (line.number == 1 && line.end - line.at >= 8 && !memcmp(line.at, gptsi_version, 8)) {
+            size_t n = strlen(gptsi_plain);
+            plain = (size_t)(line.end - line.at) > n && !memcmp(line.end - n, gptsi_plain, n);
+            continue;
+        }
+        if (line.at == line.end && rest == end) break;
+        space = line.at == line.end ? NULL : (const char *)memchr(line.at, ' ', (size_t)(line.end - line.at));
+        if (!space || space == line.at || space + 1 == line.end)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: not two tokens with a space between", (unsigned long long)line.number);
+        a = gptsi_bytes_unmap(line.at, space, joined, GPTSI_TOKEN_BYTES);
+        b = a == SIZE_MAX ? a : gptsi_bytes_unmap(space + 1, line.end, joined + a, GPTSI_TOKEN_BYTES - a);
+        if (b == SIZE_MAX)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: a character that stands for no byte, or more than %d bytes",
+                              (unsigned long long)line.number, GPTSI_TOKEN_BYTES);
+        left = gptsi_token_find(v, joined, a);
+        right = gptsi_token_find(v, joined + a, b);
+        if (left < 0 || right < 0)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: its %s part is not a byte or a token of a line before",
+                              (unsigned long long)line.number, left < 0 ? "first" : "second");
+        if (gptsi_pair_slot(v, left, right)->order)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: this pair was merged by a line before", (unsigned long long)line.number);
+        merged = gptsi_token_find(v, joined, a + b);
+        if (merged < 0) { merged = v->n; GPTSI_TRY(gptsi_token_add(t, merged, joined, a + b, 0)); }
+        gptsi_pair_add(v, left, right, merged, ++order);
+    }
+    if (plain) return GPTS_OK;
+    t->end_of_text = v->n;
+    return gptsi_token_add(t, v->n, gptsi_end_of_text, strlen(gptsi_end_of_text), 1);
+}
+
+/* {"gptstatic": "bytes"} and {"gptstatic": "chars", "characters": "...", "bytes": [...]} */
+static gpts_status gptsi_load_own(gpts_tokenizer *t, gptsi_json j)
+{
+    char key[16];
+    size_t n;
+    unsigned char *seen;
+    int fine;
+    gpts_status status;
+    fine = gptsi_json_take(&j, '{') && gptsi_json_string(&j, key, sizeof key - 1, &n) && gptsi_json_take(&j, ':') &&
+           gptsi_json_string(&j, key, sizeof key - 1, &n);
+    if (fine && !strcmp(key, "bytes") && gptsi_json_take(&j, '}')) return gptsi_make_bytes(t);
+    if (!fine || strcmp(key, "chars")) return gptsi_fail(t->error, GPTS_BAD_FILE, "not a tokenizer of bytes or chars");
+    seen = GPTSI_NEW(&t->hooks, unsigned char, GPTSI_SEEN / 8);
+    if (!seen) return gptsi_tokenizer_no_memory(t, GPTSI_SEEN / 8, 1);
+    fine = gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) && !strcmp(key, "characters") &&
+           gptsi_json_take(&j, ':') && gptsi_json_take(&j, '"');
+    while (fine && j.at < j.end && *j.at != '"') {
+        uint32_t code = 0;
+        fine = gptsi_json_character(&j, &code);
+        seen[code / 8] = (unsigned char)(seen[code / 8] | 1u << code % 8);
+    }
+    fine = fine && gptsi_json_take(&j, '"') && gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) &&
+           !strcmp(key, "bytes") && gptsi_json_take(&j, ':') && gptsi_json_take(&j, '[');
+    while (fine && !gptsi_json_is(&j, ']')) {
+        uint64_t byte = 0;
+        fine = gptsi_json_u64(&j, &byte) && byte >= 0x80 && byte <= 0xFF && (gptsi_json_take(&j, ',') || gptsi_json_is(&j, ']'));
+        if (fine) seen[(GPTSI_UNICODE + byte) / 8] = (unsigned char)(seen[(GPTSI_UNICODE + byte) / 8] | 1u << byte % 8);
+    }
+    fine = fine && gptsi_json_take(&j, ']') && gptsi_json_take(&j, '}');
+    status = fine ? gptsi_make_chars(t, seen) : gptsi_fail(t->error, GPTS_BAD_FILE, "the list of characters is not valid");
+    gptsi_delete(&t->hooks, seen);
+    return status;
+}
+
+static gpts_status gptsi_load_json(gpts_tokenizer *t, const char *data, size_t bytes)
+{
+    gptsi_json j, k;
+    char key[16];
+    size_t n;
+    j.at = data; j.end = data + bytes; j.depth = 0;
+    k = j;
+    if (!gptsi_json_skip(&k))
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "not valid JSON near byte %llu", (unsigned long long)(k.at - data));
+    gptsi_json_space(&k);
+    if (k.at != k.end)
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "something follows the JSON at byte %llu", (unsigned long long)(k.at - data));
+    k = j;
+    if (gptsi_json_take(&k, '{') && gptsi_json_string(&k, key, sizeof key - 1, &n) && !strcmp(key, "gptstatic")) return gptsi_load_own(t, j);
+    return gptsi_fail(t->error, GPTS_UNSUPPORTED, "not a tokenizer that is known here");
+}
+
+static gpts_status gptsi_load_any(gpts_tokenizer *t, const char *data, size_t bytes)
+{
+    gptsi_json j;
+    if (!data || !bytes) return gptsi_fail(t->error, GPTS_BAD_FILE, "the file is empty");
+    j.at = data; j.end = data + bytes; j.depth = 0;
+    if (gptsi_json_is(&j, '{')) return gptsi_load_json(t, data, bytes);
+    return gptsi_load_merges(t, data, bytes);
+}
+
+GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const void *data, size_t bytes, const gpts_hooks *hooks)
+{
+    gptsi_tokenizer_start(tokenizer, hooks);
+    return gptsi_tokenizer_end(tokenizer, gptsi_load_any(tokenizer, (const char *)data, bytes));
+}
+
 /* ==============================================================================
    @@IO  JSON, safetensors, models, checkpoints: last, they face hostile bytes
    ============================================================================== */
