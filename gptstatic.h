@@ -2106,6 +2106,108 @@ static int gptsi_json_skip(gptsi_json *j)
     }
 }
 
+/* ---- text: names in sentences, JSON to write; @@IO uses it too ----------------------- */
+
+/* A name for a sentence: at most 80 bytes, what is not printable ASCII as \xNN. */
+typedef struct gptsi_quoted { char text[96]; } gptsi_quoted;
+static gptsi_quoted gptsi_quote(const char *name, size_t bytes)
+{
+    static const char hex[] = "0123456789abcdef";
+    gptsi_quoted q;
+    size_t i, n = 0;
+    for (i = 0; i < bytes && n < 80; i++) {
+        unsigned char ch = (unsigned char)name[i];
+        if (ch >= 32 && ch < 127) { q.text[n++] = (char)ch; continue; }
+        q.text[n++] = '\\'; q.text[n++] = 'x'; q.text[n++] = hex[ch >> 4]; q.text[n++] = hex[ch & 15];
+    }
+    if (i < bytes) { memcpy(q.text + n, "...", 3); n += 3; }
+    q.text[n] = 0;
+    return q;
+}
+/* A path for a sentence: its end, which tells most. */
+static const char *gptsi_path_end(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 120 ? path + n - 120 : path;
+}
+
+/* Makes room for one more of `size` bytes each; the array may move. */
+static int gptsi_grow(const gpts_hooks *hooks, void **array, size_t count, size_t *room, size_t size)
+{
+    void *larger;
+    size_t n = *room ? gptsi_mul(*room, 2) : 16;
+    if (count < *room) return 1;
+    larger = gptsi_new(hooks, n, size);
+    if (!larger) return 0;
+    if (count) memcpy(larger, *array, count * size);
+    gptsi_delete(hooks, *array);
+    *array = larger;
+    *room = n;
+    return 1;
+}
+
+/* Text that grows; a failed allocation is remembered until the end. */
+typedef struct gptsi_text { char *data; size_t n, room; const gpts_hooks *hooks; int failed; } gptsi_text;
+
+static void gptsi_text_bytes(gptsi_text *text, const char *bytes, size_t n)
+{
+    if (text->failed) return;
+    if (n > text->room - text->n) {
+        size_t room = gptsi_max(gptsi_mul(text->room, 2), gptsi_add(gptsi_add(text->n, n), 256));
+        char *larger = GPTSI_NEW(text->hooks, char, room);
+        if (!larger) { text->failed = 1; return; }
+        if (text->n) memcpy(larger, text->data, text->n);
+        gptsi_delete(text->hooks, text->data);
+        text->data = larger; text->room = room;
+    }
+    if (n) memcpy(text->data + text->n, bytes, n);
+    text->n += n;
+}
+static void gptsi_text_add(gptsi_text *text, const char *s) { gptsi_text_bytes(text, s, strlen(s)); }
+static void gptsi_text_integer(gptsi_text *text, int64_t value)
+{
+    char digits[32];
+    snprintf(digits, sizeof digits, "%lld", (long long)value);
+    gptsi_text_add(text, digits);
+}
+/* The shortest of 15 to 17 digits that gives x back, with a point in every locale. */
+static void gptsi_text_double(gptsi_text *text, double x)
+{
+    char digits[48];
+    size_t i;
+    int precision = 15, point = 0;
+    do snprintf(digits, sizeof digits, "%.*g", precision, x); while (strtod(digits, NULL) != x && precision++ < 17);
+    for (i = 0; digits[i]; i++) {
+        if (strchr("+-0123456789e", digits[i])) gptsi_text_bytes(text, digits + i, 1);
+        else if (!point++) gptsi_text_add(text, ".");
+    }
+}
+static void gptsi_text_quoted(gptsi_text *text, const char *s, size_t n)     /* a JSON string */
+{
+    char escape[8];
+    size_t i;
+    gptsi_text_add(text, "\"");
+    for (i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)s[i];
+        if (ch >= 32 && ch != '"' && ch != '\\') { gptsi_text_bytes(text, s + i, 1); continue; }
+        if (ch < 32) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)ch);
+        else { escape[0] = '\\'; escape[1] = (char)ch; escape[2] = 0; }
+        gptsi_text_add(text, escape);
+    }
+    gptsi_text_add(text, "\"");
+}
+static int gptsi_utf8_valid(const char *s, size_t n)
+{
+    const char *end = s + n;
+    uint32_t code;
+    while (s < end) {
+        size_t k = gptsi_utf8_get(s, end, &code);
+        if (!k) return 0;
+        s += k;
+    }
+    return 1;
+}
+
 /* ---- classes of characters -------------------------------------------------------------
    Unicode 15.0 as distances: (code points to skip, code points that follow) and so on.
    Letters are General_Category L*, numbers N*, punctuation P* and ASCII's symbols, marks
@@ -3193,107 +3295,7 @@ static const char *gptsi_dtype_name(gpts_dtype dtype)
 }
 static size_t gptsi_dtype_bytes(gpts_dtype dtype) { return gptsi_dtypes[gptsi_dtype_row(dtype)].bits / 8u; }
 
-/* ---- text: names in sentences, JSON to write, sorting ------------------------------ */
-
-/* A name for a sentence: at most 80 bytes, what is not printable ASCII as \xNN. */
-typedef struct gptsi_quoted { char text[96]; } gptsi_quoted;
-static gptsi_quoted gptsi_quote(const char *name, size_t bytes)
-{
-    static const char hex[] = "0123456789abcdef";
-    gptsi_quoted q;
-    size_t i, n = 0;
-    for (i = 0; i < bytes && n < 80; i++) {
-        unsigned char ch = (unsigned char)name[i];
-        if (ch >= 32 && ch < 127) { q.text[n++] = (char)ch; continue; }
-        q.text[n++] = '\\'; q.text[n++] = 'x'; q.text[n++] = hex[ch >> 4]; q.text[n++] = hex[ch & 15];
-    }
-    if (i < bytes) { memcpy(q.text + n, "...", 3); n += 3; }
-    q.text[n] = 0;
-    return q;
-}
-/* A path for a sentence: its end, which tells most. */
-static const char *gptsi_path_end(const char *path)
-{
-    size_t n = strlen(path);
-    return n > 120 ? path + n - 120 : path;
-}
-
-/* Makes room for one more of `size` bytes each; the array may move. */
-static int gptsi_grow(const gpts_hooks *hooks, void **array, size_t count, size_t *room, size_t size)
-{
-    void *larger;
-    size_t n = *room ? gptsi_mul(*room, 2) : 16;
-    if (count < *room) return 1;
-    larger = gptsi_new(hooks, n, size);
-    if (!larger) return 0;
-    if (count) memcpy(larger, *array, count * size);
-    gptsi_delete(hooks, *array);
-    *array = larger;
-    *room = n;
-    return 1;
-}
-
-/* Text that grows; a failed allocation is remembered until the end. */
-typedef struct gptsi_text { char *data; size_t n, room; const gpts_hooks *hooks; int failed; } gptsi_text;
-
-static void gptsi_text_bytes(gptsi_text *text, const char *bytes, size_t n)
-{
-    if (text->failed) return;
-    if (n > text->room - text->n) {
-        size_t room = gptsi_max(gptsi_mul(text->room, 2), gptsi_add(gptsi_add(text->n, n), 256));
-        char *larger = GPTSI_NEW(text->hooks, char, room);
-        if (!larger) { text->failed = 1; return; }
-        if (text->n) memcpy(larger, text->data, text->n);
-        gptsi_delete(text->hooks, text->data);
-        text->data = larger; text->room = room;
-    }
-    if (n) memcpy(text->data + text->n, bytes, n);
-    text->n += n;
-}
-static void gptsi_text_add(gptsi_text *text, const char *s) { gptsi_text_bytes(text, s, strlen(s)); }
-static void gptsi_text_integer(gptsi_text *text, int64_t value)
-{
-    char digits[32];
-    snprintf(digits, sizeof digits, "%lld", (long long)value);
-    gptsi_text_add(text, digits);
-}
-/* The shortest of 15 to 17 digits that gives x back, with a point in every locale. */
-static void gptsi_text_double(gptsi_text *text, double x)
-{
-    char digits[48];
-    size_t i;
-    int precision = 15, point = 0;
-    do snprintf(digits, sizeof digits, "%.*g", precision, x); while (strtod(digits, NULL) != x && precision++ < 17);
-    for (i = 0; digits[i]; i++) {
-        if (strchr("+-0123456789e", digits[i])) gptsi_text_bytes(text, digits + i, 1);
-        else if (!point++) gptsi_text_add(text, ".");
-    }
-}
-static void gptsi_text_quoted(gptsi_text *text, const char *s, size_t n)     /* a JSON string */
-{
-    char escape[8];
-    size_t i;
-    gptsi_text_add(text, "\"");
-    for (i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)s[i];
-        if (ch >= 32 && ch != '"' && ch != '\\') { gptsi_text_bytes(text, s + i, 1); continue; }
-        if (ch < 32) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)ch);
-        else { escape[0] = '\\'; escape[1] = (char)ch; escape[2] = 0; }
-        gptsi_text_add(text, escape);
-    }
-    gptsi_text_add(text, "\"");
-}
-static int gptsi_utf8_valid(const char *s, size_t n)
-{
-    const char *end = s + n;
-    uint32_t code;
-    while (s < end) {
-        size_t k = gptsi_utf8_get(s, end, &code);
-        if (!k) return 0;
-        s += k;
-    }
-    return 1;
-}
+/* ---- sorting ------------------------------------------------------------------------ */
 
 /* Heap sort of an index: no recursion, no allocation, n log n whatever the input. */
 typedef int (*gptsi_before)(const void *context, size_t a, size_t b);
