@@ -682,7 +682,7 @@ static void compare_cached(const model_case *c, size_t prefix)
     gpts_model_free(&m);
     free(full); free(ids);
 }
-static void cached_logits_equal_uncached(void)
+static void cached_logits_equal_uncached(void)                  /* (A3) (M3) */
 {
     int k;
     for (k = 0; k < CASES; k++) {
