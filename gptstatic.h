@@ -866,8 +866,8 @@ typedef struct gptsi_cpu {
    exp_row   y = exp(x - shift), returns the sum of y   error: see gptsi_exp below
    maximum   -infinity for n = 0; NaN is not seen
    gelu      y = g(x), or y = dy g'(x) if dy
-   adamw     (O2); f = { gscale, 1 - rate decay, beta1, beta2, rate / (1 - beta1^step),
-             1 / sqrt(1 - beta2^step), epsilon }                                          */
+   adamw     (O2); f = { gscale, 1 - rate decay, beta1, 1 - beta1, beta2, 1 - beta2,
+             rate / (1 - beta1^step), 1 / sqrt(1 - beta2^step), epsilon }                 */
 typedef struct gptsi_kernels {
     const char *name;
     size_t rows, lanes;
@@ -1089,8 +1089,8 @@ attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m
         size_t left = n - i;                                                                 \
         gptsi_v_##isa d = f[0] * gptsi_load_##isa(g + i, left), y, s;                        \
         gptsi_v_##isa a = gptsi_load_##isa(m + i, left), b = gptsi_load_##isa(v + i, left);  \
-        a = f[2] * a + ((gpts_real)1 - f[2]) * d;                                            \
-        b = f[3] * b + ((gpts_real)1 - f[3]) * d * d;                                        \
+        a = f[2] * a + f[3] * d;                                                             \
+        b = f[4] * b + f[5] * d * d;                                                         \
         y = (gptsi_v_##isa)(GPTSI_ROOT_GUESS - ((gptsi_i_##isa)b >> 1));                     \
         for (k = 0; k < (GPTSI_FLOAT ? 3 : 4); k++) y = y * ((gpts_real)1.5 - (gpts_real)0.5 * b * y * y); \
         s = b * y;                                                                           \
@@ -1098,7 +1098,7 @@ attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m
         gptsi_store_##isa(m + i, left, a);                                                   \
         gptsi_store_##isa(v + i, left, b);                                                   \
         gptsi_store_##isa(g + i, left, zero);                                                \
-        gptsi_store_##isa(p + i, left, f[1] * gptsi_load_##isa(p + i, left) - f[4] * a / (f[5] * s + f[6])); \
+        gptsi_store_##isa(p + i, left, f[1] * gptsi_load_##isa(p + i, left) - f[6] * a / (f[7] * s + f[8])); \
     }                                                                                        \
 }                                                                                            \
 static const gptsi_kernels gptsi_kernels_##isa = { #isa, ROWS, GPTSI_L_##isa,                \
@@ -1179,9 +1179,9 @@ static void gptsi_adamw_base(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real
     size_t i;
     for (i = 0; i < n; i++) {
         gpts_real d = f[0] * g[i];
-        m[i] = f[2] * m[i] + (1 - f[2]) * d;
-        v[i] = f[3] * v[i] + (1 - f[3]) * d * d;
-        p[i] = f[1] * p[i] - f[4] * m[i] / (f[5] * (gpts_real)sqrt((double)v[i]) + f[6]);
+        m[i] = f[2] * m[i] + f[3] * d;
+        v[i] = f[4] * v[i] + f[5] * d * d;
+        p[i] = f[1] * p[i] - f[6] * m[i] / (f[7] * (gpts_real)sqrt((double)v[i]) + f[8]);
         g[i] = 0;
     }
 }
@@ -1384,7 +1384,481 @@ static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_
    @@LAYERS  embedding, norm, linear, activation, loss: forward above backward
    ============================================================================== */
 
-/* (LAYERS goes here) */
+/* The CPU's operations, first argument `device` = gptsi_cpu.  Loops are cut into items of
+   fixed size whose outputs are disjoint; a sum over rows runs within one item, in the order
+   of the rows, so that results do not depend on the number of workers.                    */
+
+#if defined(__GNUC__) && !defined(__clang__)
+#  define GPTSI_HOT __attribute__((optimize("O3", "fp-contract=fast")))      /* vectorised under a plain -O2, too */
+#else
+#  define GPTSI_HOT
+#endif
+enum { GPTSI_ITEM = 4096, GPTSI_COLUMNS = 64 };               /* elements, columns of an item */
+
+static gpts_status gptsi_cpu_allocate(void *device, size_t bytes, void **memory)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    *memory = gptsi_new(&cpu->hooks, bytes, 1);
+    return *memory ? GPTS_OK : GPTS_NO_MEMORY;
+}
+static void gptsi_cpu_release(void *device, void *memory) { gptsi_delete(&((gptsi_cpu *)device)->hooks, memory); }
+static void gptsi_cpu_upload(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
+static void gptsi_cpu_download(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
+static void gptsi_cpu_zero(void *device, void *memory, size_t bytes) { (void)device; if (bytes) memset(memory, 0, bytes); }
+static gpts_status gptsi_cpu_status(void *device, char *error)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    if (cpu->status != GPTS_OK && error) memcpy(error, cpu->error, sizeof cpu->error);
+    return cpu->status;
+}
+
+/* What the loops' bodies see; each operation fills in what it needs. */
+typedef struct gptsi_args {
+    gptsi_cpu *cpu;
+    gpts_real *y, *y2, *y3, *y4;                              /* written */
+    const gpts_real *x, *x2, *x3, *x4;                        /* read */
+    const int32_t *tokens, *first;
+    double *sums;
+    size_t N, T, C, V, n, k;
+    double e;
+    uint64_t key, threshold;
+    int kind;
+    gpts_real f[9];
+} gptsi_args;
+
+static gptsi_args gptsi_args_of(void *device)
+{
+    gptsi_args a;
+    memset(&a, 0, sizeof a);
+    a.cpu = (gptsi_cpu *)device;
+    return a;
+}
+/* `items` in parallel if they touch enough memory to wake the workers */
+static void gptsi_for(const gptsi_args *a, size_t items, size_t elements, gptsi_body body)
+{
+    gptsi_parallel(&a->cpu->hooks, gptsi_mul(items, elements) < 8192 ? 1 : a->cpu->workers, items, body, (void *)(uintptr_t)a);
+}
+static size_t gptsi_items(size_t n, size_t size) { return n / size + (n % size != 0); }
+
+/* (E1) x[b,t,c] = wte[token[b,t],c] + wpe[t - first[b],c]
+   tokens [B,T] in 0 .. V-1, wte [V,C], wpe [Tp,C] or NULL; x [B,T,C] =.  Positions before
+   first[b] get no wpe.  Cost B T C.  tests/layers.c: embedding_E1_E2.  GPT-2 (Radford 2019). */
+static void gptsi_embed_rows(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, c, C = a->C;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        size_t t = n % a->T, start = a->first ? (size_t)a->first[n / a->T] : 0;
+        const gpts_real *wte = a->x + (size_t)a->tokens[n] * C;
+        gpts_real *x = a->y + n * C;
+        memcpy(x, wte, C * sizeof *x);
+        if (a->x2 && t >= start) for (c = 0; c < C; c++) x[c] += a->x2[(t - start) * C + c];
+    }
+}
+static void gptsi_cpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32_t *first,
+                                    const gpts_real *wte, const gpts_real *wpe, size_t B, size_t T, size_t C)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)x; a.tokens = tokens; a.first = first; a.x = wte; a.x2 = wpe; a.T = T; a.C = C;
+    gptsi_for(&a, B * T, C, gptsi_embed_rows);
+}
+
+/* (E2) of (E1): dwte[token[b,t],c] += dx[b,t,c],  dwpe[t - first[b],c] += dx[b,t,c]
+   Item: a range of channels, over all rows: a token may come twice.  tests/layers.c: embedding_E1_E2. */
+static void gptsi_embed_columns(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, c, C = a->C, c0 = begin * GPTSI_COLUMNS, c1 = gptsi_min(C, end * GPTSI_COLUMNS);
+    (void)worker;
+    for (n = 0; n < a->N; n++) {
+        size_t t = n % a->T, start = a->first ? (size_t)a->first[n / a->T] : 0;
+        const gpts_real *dx = a->x + n * C;
+        gpts_real *dwte = a->y ? a->y + (size_t)a->tokens[n] * C : NULL;
+        gpts_real *dwpe = a->y2 && t >= start ? a->y2 + (t - start) * C : NULL;
+        if (dwte) for (c = c0; c < c1; c++) dwte[c] += dx[c];
+        if (dwpe) for (c = c0; c < c1; c++) dwpe[c] += dx[c];
+    }
+}
+static void gptsi_cpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const int32_t *tokens,
+                                     const int32_t *first, const void *dx, size_t B, size_t T, size_t C, size_t V)
+{
+    gptsi_args a = gptsi_args_of(device);
+    (void)V;
+    a.y = dwte; a.y2 = dwpe; a.tokens = tokens; a.first = first; a.x = (const gpts_real *)dx; a.N = B * T; a.T = T; a.C = C;
+    gptsi_for(&a, gptsi_items(C, GPTSI_COLUMNS), B * T * GPTSI_COLUMNS, gptsi_embed_columns);
+}
+
+/* (N1) y[n,c] = xhat[n,c] w[c] + bias[c],  xhat = (x - mean) r,  r = 1 / sqrt(var + epsilon)
+   x, y [N,C]; y =; statistics [N,2] (mean, r) =; the variance is of the centred row, divided
+   by C.  Cost 7 N C.  tests/layers.c: norm_N1_N2.  Ba, Kiros, Hinton 2016, section 3.      */
+GPTSI_HOT static void gptsi_norm_rows(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, c, C = a->C;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        const gpts_real *x = a->x + n * C;
+        gpts_real *y = a->y + n * C, mean = a->cpu->kernels->sum(x, C) / (gpts_real)C, r;
+        for (c = 0; c < C; c++) y[c] = x[c] - mean;
+        r = (gpts_real)(1 / sqrt((double)a->cpu->kernels->dot(y, y, C) / (double)C + a->e));
+        if (a->x3) for (c = 0; c < C; c++) y[c] = y[c] * r * a->x2[c] + a->x3[c];
+        else for (c = 0; c < C; c++) y[c] = y[c] * r * a->x2[c];
+        a->y2[2 * n] = mean; a->y2[2 * n + 1] = r;
+    }
+}
+static void gptsi_cpu_norm_forward(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w,
+                                   const gpts_real *bias, size_t N, size_t C, double epsilon)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)y; a.y2 = statistics; a.x = (const gpts_real *)x; a.x2 = w; a.x3 = bias; a.C = C; a.e = epsilon;
+    gptsi_for(&a, N, C, gptsi_norm_rows);
+}
+
+/* (N2) of (N1), with g[c] = dy[n,c] w[c]:
+        dx[n,c] += r (g[c] - mean_c g - xhat[n,c] mean_c (g xhat)),
+        dw[c] += sum_n dy[n,c] xhat[n,c],  dbias[c] += sum_n dy[n,c]       (or NULL each)
+   Rows for dx, columns for dw and dbias.  Cost 14 N C.  tests/layers.c: norm_N1_N2.       */
+GPTSI_HOT static void gptsi_norm_rows_backward(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, c, C = a->C;
+    int j;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        const gpts_real *dy = a->x + n * C, *x = a->x2 + n * C, *w = a->x3;
+        gpts_real *dx = a->y + n * C, mean = a->x4[2 * n], r = a->x4[2 * n + 1], mg, mgx;
+        double g[4] = { 0, 0, 0, 0 }, gx[4] = { 0, 0, 0, 0 };
+        for (c = 0; c + 4 <= C; c += 4)
+            for (j = 0; j < 4; j++) {
+                gpts_real d = dy[c + (size_t)j] * w[c + (size_t)j];
+                g[j] += (double)d; gx[j] += (double)(d * ((x[c + (size_t)j] - mean) * r));
+            }
+        for (; c < C; c++) { g[0] += (double)(dy[c] * w[c]); gx[0] += (double)(dy[c] * w[c] * ((x[c] - mean) * r)); }
+        mg = (gpts_real)(((g[0] + g[1]) + (g[2] + g[3])) / (double)C);
+        mgx = (gpts_real)(((gx[0] + gx[1]) + (gx[2] + gx[3])) / (double)C);
+        for (c = 0; c < C; c++) dx[c] += r * (dy[c] * w[c] - mg - (x[c] - mean) * r * mgx);
+    }
+}
+GPTSI_HOT static void gptsi_norm_columns_backward(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    double dw[GPTSI_COLUMNS], db[GPTSI_COLUMNS];
+    size_t n, c, C = a->C;
+    (void)worker;
+    for (; begin < end; begin++) {
+        size_t c0 = begin * GPTSI_COLUMNS, width = gptsi_min(C - c0, GPTSI_COLUMNS);
+        memset(dw, 0, sizeof dw);
+        memset(db, 0, sizeof db);
+        for (n = 0; n < a->N; n++) {
+            const gpts_real *dy = a->x + n * C + c0, *x = a->x2 + n * C + c0;
+            gpts_real mean = a->x4[2 * n], r = a->x4[2 * n + 1];
+            for (c = 0; c < width; c++) { dw[c] += (double)(dy[c] * ((x[c] - mean) * r)); db[c] += (double)dy[c]; }
+        }
+        if (a->y2) for (c = 0; c < width; c++) a->y2[c0 + c] += (gpts_real)dw[c];
+        if (a->y3) for (c = 0; c < width; c++) a->y3[c0 + c] += (gpts_real)db[c];
+    }
+}
+static void gptsi_cpu_norm_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy,
+                                    const void *x, const gpts_real *w, const gpts_real *statistics, size_t N, size_t C)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)dx; a.y2 = dw; a.y3 = dbias; a.x = (const gpts_real *)dy; a.x2 = (const gpts_real *)x;
+    a.x3 = w; a.x4 = statistics; a.N = N; a.C = C;
+    gptsi_for(&a, N, C, gptsi_norm_rows_backward);
+    if (dw || dbias) gptsi_for(&a, gptsi_items(C, GPTSI_COLUMNS), N * GPTSI_COLUMNS, gptsi_norm_columns_backward);
+}
+
+/* (L1) y[n,o] = sum_i x[n,i] w[i,o] + bias[o]
+   x [N,in], w [in,out], bias [out] or NULL; y [N,out] =.  Cost 2 N in out.
+   tests/layers.c: linear_L1_L2.                                                            */
+static void gptsi_cpu_linear_forward(void *device, void *y, const void *x, const gpts_real *w, const gpts_real *bias,
+                                     size_t N, size_t in, size_t out)
+{
+    gptsi_gemm((gptsi_cpu *)device, 0, 0, N, out, in, (const gpts_real *)x, in, w, out, (gpts_real *)y, out, 0, bias);
+}
+
+/* (L2) of (L1): dx[n,i] = sum_o dy[n,o] w[i,o],  dw[i,o] += sum_n x[n,i] dy[n,o],
+   dbias[o] += sum_n dy[n,o]  (or NULL each).  Cost 4 N in out.  tests/layers.c: linear_L1_L2. */
+GPTSI_HOT static void gptsi_column_sums(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    double s[GPTSI_COLUMNS];
+    size_t n, c;
+    (void)worker;
+    for (; begin < end; begin++) {
+        size_t c0 = begin * GPTSI_COLUMNS, width = gptsi_min(a->C - c0, GPTSI_COLUMNS);
+        memset(s, 0, sizeof s);
+        for (n = 0; n < a->N; n++) for (c = 0; c < width; c++) s[c] += (double)a->x[n * a->C + c0 + c];
+        for (c = 0; c < width; c++) a->y[c0 + c] += (gpts_real)s[c];
+    }
+}
+static void gptsi_cpu_linear_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy,
+                                      const void *x, const gpts_real *w, size_t N, size_t in, size_t out)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    const gpts_real *g = (const gpts_real *)dy;
+    if (dbias) {
+        gptsi_args a = gptsi_args_of(device);
+        a.y = dbias; a.x = g; a.N = N; a.C = out;
+        gptsi_for(&a, gptsi_items(out, GPTSI_COLUMNS), N * GPTSI_COLUMNS, gptsi_column_sums);
+    }
+    if (dw) gptsi_gemm(cpu, 1, 0, in, out, N, (const gpts_real *)x, in, g, out, dw, out, 1, NULL);
+    if (dx) gptsi_gemm(cpu, 0, 1, N, in, out, g, out, w, out, (gpts_real *)dx, in, 0, NULL);
+}
+
+/* (G1) y = g(x)
+   GPTS_GELU_TANH  g = x / (1 + exp(-2 u)),  u = sqrt(2/pi) (x + 0.044715 x^3)
+   GPTS_GELU_ERF   g = x Phi(x),  Phi = erfc(-x / sqrt 2) / 2
+   GPTS_RELU       g = max(x, 0)
+   y may be x.  tests/layers.c: activations_G1_G2.  Hendrycks, Gimpel 2016, section 2.      */
+static void gptsi_activation(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t i = begin * GPTSI_ITEM, last = gptsi_min(a->n, end * GPTSI_ITEM);
+    const gpts_real *x = a->x, *dy = a->x2;
+    gpts_real *y = a->y;
+    (void)worker;
+    if (a->kind == GPTS_GELU_TANH) a->cpu->kernels->gelu(y + i, x + i, dy ? dy + i : NULL, last - i);
+    else if (a->kind == GPTS_RELU) for (; i < last; i++) y[i] = !(x[i] <= 0) ? dy ? dy[i] : x[i] : 0;
+    else for (; i < last; i++) {
+        double v = (double)x[i], phi = 0.5 * erfc(-0.7071067811865476 * v);
+        y[i] = (gpts_real)(dy ? (double)dy[i] * (phi + v * 0.3989422804014327 * exp(-0.5 * v * v)) : v * phi);
+    }
+}
+static void gptsi_cpu_activation_forward(void *device, void *y, const void *x, size_t n, gpts_activation kind)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)y; a.x = (const gpts_real *)x; a.n = n; a.kind = (int)kind;
+    gptsi_for(&a, gptsi_items(n, GPTSI_ITEM), GPTSI_ITEM, gptsi_activation);
+}
+
+/* (G2) of (G1): dx = dy g'(x),  with s = 1 / (1 + exp(-2 u)):
+   GPTS_GELU_TANH  g' = s + x s (1 - s) 2 sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+   GPTS_GELU_ERF   g' = Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi)
+   GPTS_RELU       g' = 1 for x > 0, else 0
+   dx may be dy.  tests/layers.c: activations_G1_G2.                                        */
+static void gptsi_cpu_activation_backward(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)dx; a.x = (const gpts_real *)x; a.x2 = (const gpts_real *)dy; a.n = n; a.kind = (int)kind;
+    gptsi_for(&a, gptsi_items(n, GPTSI_ITEM), GPTSI_ITEM, gptsi_activation);
+}
+
+/* (D1) y[i] = a[i] + mask[i] b[i] / (1 - rate),  mask[i] = 1 with probability 1 - rate, a
+   function of (seed, step, layer, site, i).  Rate 0 (or no `drop`): y = a + b.  y may be a or b.
+   tests/layers.c: dropout_D1_D2.  Srivastava et al. 2014, section 4.                       */
+GPTSI_HOT static void gptsi_add_items(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t i = begin * GPTSI_ITEM, last = gptsi_min(a->n, end * GPTSI_ITEM);
+    const gpts_real *x = a->x, *b = a->x2, scale = a->f[0];
+    gpts_real *y = a->y;
+    (void)worker;
+    if (!a->threshold) {
+        if (x) for (; i < last; i++) y[i] = x[i] + b[i];
+        else if (y != b) memcpy(y + i, b + i, (last - i) * sizeof *y);
+    } else
+        for (; i < last; i++) {
+            gpts_real kept = gptsi_mix(a->key ^ i) >> 11 >= a->threshold ? b[i] * scale : 0;
+            y[i] = x ? x[i] + kept : kept;
+        }
+}
+static void gptsi_cpu_add(void *device, void *y, const void *x, const void *b, size_t n, const gpts_dropout *drop)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)y; a.x = (const gpts_real *)x; a.x2 = (const gpts_real *)b; a.n = n;
+    if (drop && drop->rate > 0) {
+        a.key = gptsi_hash(drop->seed, drop->step, (uint64_t)drop->layer << 32 | drop->site);
+        a.threshold = (uint64_t)(drop->rate * 9007199254740992.0);
+        a.f[0] = (gpts_real)(1 / (1 - drop->rate));
+    }
+    gptsi_for(&a, gptsi_items(n, GPTSI_ITEM), GPTSI_ITEM, gptsi_add_items);
+}
+static void gptsi_cpu_add_forward(void *device, void *y, const void *a, const void *b, size_t n, const gpts_dropout *drop)
+{
+    gptsi_cpu_add(device, y, a, b, n, drop);
+}
+
+/* (D2) of (D1): db[i] = mask[i] dy[i] / (1 - rate); da = dy needs no work.  db may be dy.
+   tests/layers.c: dropout_D1_D2.                                                           */
+static void gptsi_cpu_add_backward(void *device, void *db, const void *dy, size_t n, const gpts_dropout *drop)
+{
+    gptsi_cpu_add(device, db, NULL, dy, n, drop);
+}
+
+/* (Q1) z[b,t,s,c] = x[b,t-k+1+s,c],  s = 0 .. k-1; 0 where t-k+1+s < first[b]
+   x [B,T,C], z [B,T,k C] =.  Cost B T k C.  tests/layers.c: window_Q1_Q2.                  */
+static void gptsi_window_rows(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, s, C = a->C, k = a->k;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        size_t t = n % a->T, start = a->first ? (size_t)a->first[n / a->T] : 0;
+        for (s = 0; s < k; s++) {
+            gpts_real *z = a->y + (n * k + s) * C;
+            if (t + s + 1 >= k + start) memcpy(z, a->x + (n + s + 1 - k) * C, C * sizeof *z);
+            else memset(z, 0, C * sizeof *z);
+        }
+    }
+}
+static void gptsi_cpu_window_forward(void *device, void *z, const void *x, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)z; a.x = (const gpts_real *)x; a.first = first; a.T = T; a.C = C; a.k = k;
+    gptsi_for(&a, B * T, C * k, gptsi_window_rows);
+}
+
+/* (Q2) of (Q1): dx[b,p,c] += sum_{t=p}^{min(p+k-1, T-1)} dz[b,t,p-t+k-1,c],  p >= first[b]
+   tests/layers.c: window_Q1_Q2.                                                            */
+static void gptsi_window_rows_backward(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t n, t, c, C = a->C, k = a->k;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        size_t p = n % a->T, start = a->first ? (size_t)a->first[n / a->T] : 0;
+        if (p < start) continue;
+        for (t = p; t < gptsi_min(p + k, a->T); t++) {
+            const gpts_real *dz = a->x + ((n - p + t) * k + (p + k - 1 - t)) * C;
+            for (c = 0; c < C; c++) a->y[n * C + c] += dz[c];
+        }
+    }
+}
+static void gptsi_cpu_window_backward(void *device, void *dx, const void *dz, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = (gpts_real *)dx; a.x = (const gpts_real *)dz; a.first = first; a.T = T; a.C = C; a.k = k;
+    gptsi_for(&a, B * T, C * k, gptsi_window_rows_backward);
+}
+
+/* (X1) logits[n,v] = sum_c x[n,c] w[v,c]
+   x [N,C], w [V,C]; logits [N,V] =.  Cost 2 N C V.  tests/layers.c: loss_X1_X2_X3.         */
+static void gptsi_cpu_logits(void *device, gpts_real *logits, const void *x, const gpts_real *w, size_t N, size_t C, size_t V)
+{
+    gptsi_gemm((gptsi_cpu *)device, 0, 1, N, V, C, (const gpts_real *)x, C, w, C, logits, V, 0, NULL);
+}
+
+/* (X2) *sum = sum_n ln(sum_v exp logits[n,v]) - logits[n,target[n]],  over targets >= 0
+   (X3) with p[n,v] = exp(logits[n,v] - lse[n]) - [v = target[n]], 0 for ignored targets:
+        dx[n,c] = sum_v p[n,v] w[v,c],  dw[v,c] += sum_n p[n,v] x[n,c]      (or NULL each)
+   x, dx [N,C], w, dw [V,C].  Logits exist for a block of rows at a time, at most 64 MB (8
+   rows at least), kept by the CPU's object.  Row maxima are subtracted, sums are in double.
+   Cost 2 N C V, with gradients 6 N C V.  tests/layers.c: loss_X1_X2_X3, loss_extremes_X2.   */
+static void gptsi_loss_rows(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    const gptsi_kernels *q = a->cpu->kernels;
+    size_t n, v, V = a->V;
+    (void)worker;
+    for (n = begin; n < end; n++) {
+        gpts_real *p = a->y + n * V, top, hit, scale;
+        double s = 0;
+        a->sums[n] = 0;
+        if (a->tokens[n] < 0) { if (a->kind) memset(p, 0, V * sizeof *p); continue; }
+        top = q->maximum(p, V);
+        hit = p[a->tokens[n]];
+        for (v = 0; v < V; v += 1024) s += (double)q->exp_row(p + v, p + v, gptsi_min(1024, V - v), top);
+        a->sums[n] = log(s) + ((double)top - (double)hit);
+        if (!a->kind) continue;
+        hit = (gpts_real)(((double)p[a->tokens[n]] - s) / s);
+        scale = (gpts_real)(1 / s);
+        for (v = 0; v < V; v++) p[v] *= scale;
+        p[a->tokens[n]] = hit;
+    }
+}
+static void gptsi_cpu_loss(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w,
+                           const int32_t *targets, size_t N, size_t C, size_t V)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    gptsi_args a = gptsi_args_of(device);
+    size_t rows = gptsi_max(8, ((size_t)1 << 26) / sizeof(gpts_real) / V / 8 * 8), bytes, n, i, count;
+    *sum = 0;
+    if (N == 0) return;
+    rows = gptsi_min(rows, N);
+    bytes = gptsi_mul(rows, gptsi_add(gptsi_mul(V, sizeof(gpts_real)), sizeof(double)));
+    if (bytes > cpu->block_bytes) {
+        gptsi_delete(&cpu->hooks, cpu->block);
+        cpu->block_bytes = 0;
+        cpu->block = (gpts_real *)gptsi_new(&cpu->hooks, bytes, 1);
+        if (!cpu->block) {
+            if (cpu->status == GPTS_OK) cpu->status = gptsi_no_memory(cpu->error, "a block of logits", bytes, 1);
+            return;
+        }
+        cpu->block_bytes = bytes;
+    }
+    a.sums = (double *)(void *)cpu->block;
+    a.y = (gpts_real *)(void *)(a.sums + rows);
+    a.V = V; a.kind = dx || dw;
+    for (n = 0; n < N; n += count) {
+        const gpts_real *xn = (const gpts_real *)x + n * C;
+        gpts_real *dxn = dx ? (gpts_real *)dx + n * C : NULL;
+        int valid = 0;
+        count = gptsi_min(rows, N - n);
+        a.tokens = targets + n;
+        for (i = 0; i < count; i++) valid |= targets[n + i] >= 0;
+        if (!valid) { if (dxn) memset(dxn, 0, count * C * sizeof *dxn); continue; }
+        gptsi_gemm(cpu, 0, 1, count, V, C, xn, C, w, C, a.y, V, 0, NULL);
+        gptsi_for(&a, count, V, gptsi_loss_rows);
+        for (i = 0; i < count; i++) *sum += a.sums[i];
+        if (dxn) gptsi_gemm(cpu, 0, 0, count, C, V, a.y, V, w, C, dxn, C, 0, NULL);
+        if (dw) gptsi_gemm(cpu, 1, 0, V, C, count, a.y, V, xn, C, dw, C, 1, NULL);
+    }
+}
+
+/* (O1) *sum = sum_i g[i]^2, in double: sums of fixed ranges, added in their order.
+   tests/layers.c: sum_of_squares_O1.                                                       */
+GPTSI_HOT static void gptsi_square_items(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    (void)worker;
+    for (; begin < end; begin++) {
+        double s[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+        size_t i = begin * a->k, last = gptsi_min(a->n, i + a->k);
+        int j;
+        for (; i + 8 <= last; i += 8) for (j = 0; j < 8; j++) s[j] += (double)a->x[i + (size_t)j] * (double)a->x[i + (size_t)j];
+        for (; i < last; i++) s[0] += (double)a->x[i] * (double)a->x[i];
+        a->sums[begin] = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    }
+}
+static void gptsi_cpu_sum_squares(void *device, double *sum, const gpts_real *g, size_t n)
+{
+    gptsi_args a = gptsi_args_of(device);
+    size_t i, items;
+    a.x = g; a.n = n; a.sums = (double *)(void *)a.cpu->scratch[0];
+    a.k = gptsi_max(GPTSI_ITEM, gptsi_items(n, a.cpu->scratch_bytes / sizeof(double)));
+    items = gptsi_items(n, a.k);
+    gptsi_for(&a, items, a.k, gptsi_square_items);
+    *sum = 0;
+    for (i = 0; i < items; i++) *sum += a.sums[i];
+}
+
+/* (O2) with d = gscale g, t = step >= 1:
+        p -= rate decay p;  m = beta1 m + (1 - beta1) d;  v = beta2 v + (1 - beta2) d^2;
+        p -= rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon);  g = 0
+   Reads and writes each of the four once: bound by memory.  tests/layers.c: adamw_O2.
+   Loshchilov, Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2.       */
+static void gptsi_adamw_items(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_args *a = (const gptsi_args *)arg;
+    size_t i = begin * GPTSI_ITEM, n = gptsi_min(a->n, end * GPTSI_ITEM) - i;
+    (void)worker;
+    a->cpu->kernels->adamw(a->y + i, a->y2 + i, a->y3 + i, a->y4 + i, n, a->f);
+}
+static void gptsi_cpu_adamw(void *device, gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n,
+                            double gscale, double rate, double decay, double beta1, double beta2, double epsilon, uint64_t step)
+{
+    gptsi_args a = gptsi_args_of(device);
+    a.y = p; a.y2 = g; a.y3 = m; a.y4 = v; a.n = n;
+    a.f[0] = (gpts_real)gscale; a.f[1] = (gpts_real)(1 - rate * decay);
+    a.f[2] = (gpts_real)beta1; a.f[3] = (gpts_real)(1 - beta1);
+    a.f[4] = (gpts_real)beta2; a.f[5] = (gpts_real)(1 - beta2);
+    a.f[6] = (gpts_real)(rate / (1 - pow(beta1, (double)step)));
+    a.f[7] = (gpts_real)(1 / sqrt(1 - pow(beta2, (double)step)));
+    a.f[8] = (gpts_real)epsilon;
+    gptsi_for(&a, gptsi_items(n, GPTSI_ITEM), GPTSI_ITEM, gptsi_adamw_items);
+}
 
 /* ==============================================================================
    @@ATTENTION  one live head, then many
