@@ -39,10 +39,10 @@ fuzz: ## fuzzers for everything that reads bytes, TIME=60 seconds each
 
 build/tests/%_double: tests/%.c $(wildcard tests/*.h) gptstatic.h
 	@mkdir -p $(@D)
-	$(CC) $(ALL) -DGPTS_REAL=double -o $@ $< -lm
+	$(CC) $(ALL) -DGPTS_REAL=double -o $@ $< -lm -pthread
 build/tests/%: tests/%.c $(wildcard tests/*.h) gptstatic.h
 	@mkdir -p $(@D)
-	$(CC) $(ALL) -o $@ $< -lm
+	$(CC) $(ALL) -o $@ $< -lm -pthread
 
 # ---- examples ----------------------------------------------------------------------------------
 

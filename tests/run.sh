@@ -5,6 +5,12 @@ passed=0 failed=0 skipped=0
 data=../shared/data
 log=build/tests/log; mkdir -p build/tests
 
+# a locale with decimal commas for tests/threads.c, where one can be made
+if [ ! -d build/locale ] && command -v localedef >/dev/null 2>&1; then
+    mkdir -p build/locale; localedef -i de_DE -f UTF-8 build/locale/de_DE.UTF-8 >/dev/null 2>&1
+fi
+if [ -d build/locale/de_DE.UTF-8 ]; then LOCPATH=$PWD/build/locale; export LOCPATH; fi
+
 one() {                                     # one TITLE COMMAND...: runs it, adds its closing line
     title=$1; shift
     "$@" >"$log" 2>&1; status=$?
