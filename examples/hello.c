@@ -1,0 +1,76 @@
+/* hello.c - the smallest drop-in: load a model, or train one for a few seconds; generate
+
+   cc -O3 -I. examples/hello.c -lm -o hello && ./hello
+   ./hello --model out/base_model.safetensors
+
+   `hello` below is the whole program: one include, a handful of objects that are zero at
+   the start and freed at the end, and calls that return a status.                      */
+#include "cli.h"
+
+static const char poem[] =
+    "One grey goose goes over the hill, two grey geese stand perfectly still, "
+    "three grey geese go down to the mill, and the miller says: good morning! ";
+
+/* Learns `text` by heart, byte by byte, and says it again. */
+static gpts_status hello(gpts_model *model, const char *text)
+{
+    gpts_config config = gpts_config_default();           /* GPT-2's settings, made small */
+    gpts_train_options options = gpts_train_options_default();
+    gpts_trainer trainer = {0};
+    gpts_status status;
+    int32_t tokens[8 * 32], targets[8 * 32];
+    size_t i, n = strlen(text), step;
+    config.vocab_size = 256;
+    config.n_positions = 64;
+    config.n_layer = config.n_head = 2;
+    config.n_embd = 64;
+    options.learning_rate = options.min_learning_rate = 3e-3;
+    status = gpts_model_init(model, &config, (uint64_t)cli.seed, &cli.hooks);
+    if (status == GPTS_OK) status = gpts_trainer_init(&trainer, model, &options);
+    for (step = 0; status == GPTS_OK && step < 150; step++) {
+        for (i = 0; i < 8 * 32; i++) {                     /* 8 windows of 32 bytes */
+            size_t at = (step * 7 + i / 32 * 19 + i % 32) % n;
+            tokens[i] = (unsigned char)text[at];
+            targets[i] = (unsigned char)text[(at + 1) % n];
+        }
+        status = gpts_trainer_update(&trainer, tokens, targets, 8, 32, NULL);
+    }
+    gpts_trainer_free(&trainer);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static const cli_flag flags[] = { CLI_END };
+    const char prompt[] = "One grey goose";
+    char text[256];
+    gpts_model model = {0};
+    gpts_session session = {0};
+    gpts_tokenizer tokenizer = {0};
+    gpts_sampling sampling = { 0.7, 0, 0.95 };
+    gpts_rng rng = { 0, 0 };
+    int32_t ids[64];
+    size_t n = 64, bytes, i;
+    cli_begin(argc, argv, "hello", "Loads a model, or trains one for a few seconds, and generates.", CLI_MODEL, flags, "");
+
+    if (cli.model) CLI_TRY(gpts_model_load(&model, cli.model, &cli.hooks), model.error);
+    else CLI_TRY(hello(&model, poem), model.error);
+
+    CLI_TRY(gpts_tokenizer_bytes(&tokenizer, &cli.hooks), tokenizer.error);
+    CLI_TRY(gpts_tokenizer_encode(&tokenizer, prompt, strlen(prompt), ids, &n), tokenizer.error);
+    CLI_TRY(gpts_session_init(&session, &model, 1, 64, NULL), session.error);
+    CLI_TRY(gpts_session_prefill(&session, ids, n, NULL), session.error);
+    printf("%s", prompt);
+    for (i = n; i < 64; i++) {
+        int32_t id = gpts_sample(gpts_session_logits(&session, 0), (size_t)model.config.vocab_size, &sampling, &rng);
+        bytes = sizeof text;
+        CLI_TRY(gpts_tokenizer_decode(&tokenizer, &id, 1, text, &bytes), tokenizer.error);
+        fwrite(text, 1, bytes, stdout);
+        CLI_TRY(gpts_session_decode(&session, &id), session.error);
+    }
+    printf("\n");
+    gpts_session_free(&session);
+    gpts_tokenizer_free(&tokenizer);
+    gpts_model_free(&model);
+    return cli_end();
+}
