@@ -503,8 +503,8 @@ typedef struct gpts_session {
     int32_t *position;                        /* [B] tokens seen so far                    */
     gpts_cache *caches;                       /* [L]                                       */
     gpts_real *logits;                        /* [B,V] of each row's last token            */
-    void *scratch;                            /* activations of one step                   */
-    size_t state_bytes;                       /* all that grows or is kept per session     */
+    size_t state_bytes;                       /* of the caches                             */
+    gpts_hooks hooks;                         /* for what is not on the device; NULL given: the model's */
     char error[GPTS_ERROR_BYTES];
 } gpts_session;
 
@@ -2298,17 +2298,1351 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
    @@MODEL  parameter table, forward, mirrored backward
    ============================================================================== */
 
-/* (MODEL goes here) */
+/* defined in @@TRAIN and @@SAMPLE */
+static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m);
+static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m);
+static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch);
+static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
+static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
+
+static const gpts_ops gptsi_cpu_ops = {
+    "cpu", sizeof(gpts_real),
+    gptsi_cpu_allocate, gptsi_cpu_release, gptsi_cpu_upload, gptsi_cpu_download, gptsi_cpu_copy,
+    gptsi_cpu_zero, gptsi_cpu_status,
+    gptsi_cpu_embed_forward, gptsi_cpu_embed_backward,
+    gptsi_cpu_norm_forward, gptsi_cpu_norm_backward,
+    gptsi_cpu_linear_forward, gptsi_cpu_linear_backward,
+    gptsi_cpu_activation_forward, gptsi_cpu_activation_backward,
+    gptsi_cpu_add_forward, gptsi_cpu_add_backward,
+    gptsi_cpu_window_forward, gptsi_cpu_window_backward,
+    gptsi_cpu_attention_forward, gptsi_cpu_attention_backward,
+    gptsi_cpu_cache_fill, gptsi_cpu_attention_decode,
+    gptsi_cpu_logits, gptsi_cpu_loss, gptsi_cpu_sum_squares, gptsi_cpu_adamw
+};
+
+GPTS_API gpts_config gpts_config_default(void)
+{
+    gpts_config c;
+    memset(&c, 0, sizeof c);
+    c.vocab_size = 50257; c.n_positions = 1024; c.n_layer = 12; c.n_head = 12; c.n_embd = 768; c.n_inner = -1;
+    c.activation = GPTS_GELU_TANH; c.approx_activation = GPTS_RELU;
+    c.position = GPTS_POSITION_LEARNED; c.norm = GPTS_NORM_LAYER;
+    c.bias = 1; c.tie_word_embeddings = 1;
+    c.layer_norm_epsilon = 1e-5; c.rope_theta = 10000.0;
+    return c;
+}
+
+static gpts_status gptsi_config_check(const gpts_config *c, char *error)
+{
+    static const struct { const char *name; int64_t least, most; } range[] = {
+        { "vocab_size", 1, INT32_MAX }, { "n_positions", 1, INT32_MAX }, { "n_layer", 0, 65536 },
+        { "n_head", 1, 65536 }, { "n_embd", 1, INT32_MAX }, { "n_inner", -1, INT32_MAX }
+    };
+    int64_t value[6];
+    size_t i;
+    value[0] = c->vocab_size; value[1] = c->n_positions; value[2] = c->n_layer;
+    value[3] = c->n_head; value[4] = c->n_embd; value[5] = c->n_inner;
+    for (i = 0; i < 6; i++)
+        if (value[i] < range[i].least || value[i] > range[i].most)
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "%s is %lld, expected %lld to %lld", range[i].name,
+                              (long long)value[i], (long long)range[i].least, (long long)range[i].most);
+    if (c->n_embd % c->n_head)
+        return gptsi_fail(error, GPTS_BAD_ARGUMENT, "n_embd %lld is not a multiple of n_head %lld",
+                          (long long)c->n_embd, (long long)c->n_head);
+    if (c->position == GPTS_POSITION_ROPE && (c->n_embd / c->n_head) % 2)
+        return gptsi_fail(error, GPTS_BAD_ARGUMENT, "rotary positions need an even head size, not %lld",
+                          (long long)(c->n_embd / c->n_head));
+    if (c->activation < GPTS_GELU_TANH || c->activation > GPTS_RELU || c->approx_activation < GPTS_GELU_TANH ||
+        c->approx_activation > GPTS_RELU || c->position < GPTS_POSITION_LEARNED || c->position > GPTS_POSITION_NONE ||
+        c->norm < GPTS_NORM_LAYER || c->norm > GPTS_NORM_NONE)
+        return gptsi_fail(error, GPTS_BAD_ARGUMENT, "an activation, position or norm setting is none of the known ones");
+    if (!(c->layer_norm_epsilon > 0) || !(c->layer_norm_epsilon < 1) || !(c->rope_theta > 0) || !(c->rope_theta < 1e300))
+        return gptsi_fail(error, GPTS_BAD_ARGUMENT, "layer_norm_epsilon must be in (0,1) and rope_theta positive");
+    return GPTS_OK;
+}
+
+static size_t gptsi_inner(const gpts_config *c) { return c->n_inner < 0 ? 4 * (size_t)c->n_embd : (size_t)c->n_inner; }
+
+/* ---- activations ---------------------------------------------------------------------
+   One block, laid out anew for each (B, T).  `keep`: every layer has its own buffers,
+   as the backward pass needs; otherwise all layers share one set.                       */
+typedef struct gptsi_layer_work {
+    unsigned char *x;                         /* [N,C] what enters the layer               */
+    unsigned char *norm1, *qkv, *heads;       /* [N,C] [N,(2U+K)D] [N,K D]                 */
+    unsigned char *window, *hidden;           /* [N,k C] [N,h] of an approximator          */
+    unsigned char *middle, *norm2, *inner;    /* [N,C] between the sublayers, [N,C] [N,F]  */
+    gpts_real *statistics1, *statistics2;     /* [N,2] mean and 1/deviation                */
+    gpts_real *lse;                           /* [B,U,T]                                   */
+} gptsi_layer_work;
+
+typedef struct gpts_work {
+    gptsi_layer_work *layers;                 /* [L]                                       */
+    unsigned char *x, *norm;                  /* [N,C] after the last layer, after ln_f    */
+    gpts_real *statistics;                    /* [N,2]                                     */
+    unsigned char *branch, *act;              /* [N,C] a sublayer's output, [N,max(F,h)]   */
+    unsigned char *dx, *dbranch, *dnorm, *dheads, *dwide;   /* backward's own              */
+    int32_t *tokens, *targets, *first, *length;             /* device copies               */
+    gpts_real *logits;                        /* a block of rows                           */
+    size_t logits_rows;
+    void *block;
+    size_t bytes, B, T;
+    int keep;
+    int32_t *host;                            /* [N] targets with masked positions out     */
+    size_t host_size;
+} gpts_work;
+
+static void gptsi_work_free(gpts_model *m)
+{
+    if (!m->work) return;
+    if (m->work->block) m->ops->release(m->device, m->work->block);
+    gptsi_delete(&m->hooks, m->work->layers); gptsi_delete(&m->hooks, m->work->host);
+    memset(m->work, 0, sizeof *m->work);
+}
+
+/* the next `count` values of the block; base NULL: only measure */
+static unsigned char *gptsi_take(unsigned char *base, size_t *at, size_t count, size_t size)
+{
+    unsigned char *p = base ? base + *at : NULL;
+    size_t n = gptsi_mul(count, size);
+    *at = gptsi_add(*at, n > SIZE_MAX - 63 ? SIZE_MAX : (n + 63) / 64 * 64);
+    return p;
+}
+
+static size_t gptsi_work_place(gpts_model *m, size_t B, size_t T, int keep, unsigned char *base)
+{
+    gpts_work *w = m->work;
+    size_t N = gptsi_mul(B, T), C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), V = (size_t)m->config.vocab_size;
+    size_t L = (size_t)m->config.n_layer, l, a = m->ops->activation_bytes, r = sizeof(gpts_real), at = 0, shared, end = 0;
+    size_t widest = F, wide = F, heads = 0;                   /* act, dwide, dheads */
+    int norm = m->config.norm == GPTS_NORM_LAYER;
+    w->tokens = (int32_t *)(void *)gptsi_take(base, &at, N, sizeof(int32_t));
+    w->targets = (int32_t *)(void *)gptsi_take(base, &at, N, sizeof(int32_t));
+    w->first = (int32_t *)(void *)gptsi_take(base, &at, B, sizeof(int32_t));
+    w->length = (int32_t *)(void *)gptsi_take(base, &at, B, sizeof(int32_t));
+    w->x = gptsi_take(base, &at, N, C * a);
+    w->norm = norm ? gptsi_take(base, &at, N, C * a) : w->x;
+    w->statistics = (gpts_real *)(void *)gptsi_take(base, &at, N, 2 * r);
+    w->branch = gptsi_take(base, &at, N, C * a);
+    for (l = 0, shared = at; l < L; l++) {
+        gptsi_layer_work *y = &w->layers[l];
+        const gpts_layer *layer = &m->layers[l];
+        size_t qkv = (2 * layer->heads.U + layer->heads.K) * layer->heads.D, kept = layer->heads.K * layer->heads.D, kC = layer->window * C;
+        if (!keep) at = shared;
+        y->x = keep ? gptsi_take(base, &at, N, C * a) : w->x;
+        y->norm1 = norm ? gptsi_take(base, &at, N, C * a) : y->x;
+        y->statistics1 = (gpts_real *)(void *)gptsi_take(base, &at, N, 2 * r);
+        y->qkv = gptsi_take(base, &at, N, qkv * a);
+        y->heads = gptsi_take(base, &at, N, kept * a);
+        y->lse = (gpts_real *)(void *)gptsi_take(base, &at, N, layer->heads.U * r);
+        y->window = layer->window > 1 ? gptsi_take(base, &at, N, kC * a) : y->norm1;
+        y->hidden = gptsi_take(base, &at, N, layer->hidden * a);
+        y->middle = keep && F ? gptsi_take(base, &at, N, C * a) : keep ? NULL : y->x;   /* without MLP: the next x */
+        y->norm2 = norm && F ? gptsi_take(base, &at, N, C * a) : y->middle;
+        y->statistics2 = (gpts_real *)(void *)gptsi_take(base, &at, N, 2 * r);
+        y->inner = gptsi_take(base, &at, N, F * a);
+        end = gptsi_max(end, at);
+        widest = gptsi_max(widest, layer->hidden);
+        wide = gptsi_max(wide, gptsi_max(gptsi_max(qkv, layer->hidden), layer->window > 1 ? kC : 0));
+        heads = gptsi_max(heads, gptsi_max(kept, layer->hidden));
+    }
+    if (L) at = end;
+    w->act = gptsi_take(base, &at, N, widest * a);
+    if (keep) {
+        w->dx = gptsi_take(base, &at, N, C * a);
+        w->dbranch = gptsi_take(base, &at, N, C * a);
+        w->dnorm = gptsi_take(base, &at, N, C * a);
+        w->dheads = gptsi_take(base, &at, N, heads * a);
+        w->dwide = gptsi_take(base, &at, N, wide * a);
+    }
+    w->logits_rows = gptsi_max(1, gptsi_min(N, ((size_t)1 << 20) / (V + 1)));
+    w->logits = (gpts_real *)(void *)gptsi_take(base, &at, w->logits_rows, gptsi_mul(V, r));
+    return at;
+}
+
+static gpts_status gptsi_work_ready(gpts_model *m, size_t B, size_t T, int keep)
+{
+    gpts_work *w = m->work;
+    size_t L = (size_t)m->config.n_layer, bytes;
+    if (w->block && w->B == B && w->T == T && w->keep == keep) return GPTS_OK;
+    if (!w->layers) w->layers = GPTSI_NEW(&m->hooks, gptsi_layer_work, L ? L : 1);
+    if (!w->layers) return gptsi_no_memory(m->error, "activations", L, sizeof *w->layers);
+    if (w->host_size < gptsi_mul(B, T)) {
+        gptsi_delete(&m->hooks, w->host);
+        w->host = GPTSI_NEW(&m->hooks, int32_t, gptsi_mul(B, T));
+        w->host_size = w->host ? B * T : 0;
+        if (!w->host) return gptsi_no_memory(m->error, "activations", gptsi_mul(B, T), sizeof *w->host);
+    }
+    bytes = gptsi_work_place(m, B, T, keep, NULL);
+    if (bytes > w->bytes || !w->block) {
+        if (w->block) m->ops->release(m->device, w->block);
+        w->block = NULL; w->bytes = 0; w->B = w->T = 0;
+        if (bytes == SIZE_MAX || m->ops->allocate(m->device, bytes, &w->block) != GPTS_OK)
+            return gptsi_no_memory(m->error, "activations", bytes, 1);
+        w->bytes = bytes;
+    }
+    gptsi_work_place(m, B, T, keep, (unsigned char *)w->block);
+    w->B = B; w->T = T; w->keep = keep;
+    return GPTS_OK;
+}
+
+/* ---- layout: which tensors there are, and where ------------------------------------- */
+
+/* What one layer is to be; all zero: every head live.  kind [H]: see below. */
+enum { GPTSI_LIVE = 0, GPTSI_STATIC = 1, GPTSI_PRUNED = 2 };
+typedef struct gptsi_layer_shape {
+    int8_t *kind;                             /* [H], or NULL: all live                    */
+    size_t S, R;                              /* of the static heads' patterns             */
+    int tails;                                /* tail tensors exist                        */
+    const int32_t *tail_start;                /* [n], or NULL: S (no tail)                 */
+    int train_patterns;
+    size_t window, hidden;                    /* hidden > 0: an approximator               */
+    int train_approximator;
+} gptsi_layer_shape;
+
+static gpts_status gptsi_layer_heads(gpts_model *m, gpts_layer *y, const gptsi_layer_shape *shape)
+{
+    gpts_heads *heads = &y->heads;
+    size_t H = (size_t)m->config.n_head, h, live = 0, fixed = 0;
+    int32_t *block;
+    heads->H = H; heads->D = (size_t)(m->config.n_embd / m->config.n_head);
+    y->window = shape ? shape->window : 0; y->hidden = shape ? shape->hidden : 0;
+    if (y->hidden) { if (!y->window) y->window = 1; return GPTS_OK; }
+    block = GPTSI_NEW(&m->hooks, int32_t, 4 * H);
+    if (!block) return gptsi_no_memory(m->error, "a layer's heads", 4 * H, sizeof *block);
+    heads->kept = block; heads->live_slot = block + H; heads->static_slot = block + 2 * H; y->tail_start = block + 3 * H;
+    for (h = 0; h < H; h++) {
+        int kind = shape && shape->kind ? shape->kind[h] : GPTSI_LIVE;
+        if (kind == GPTSI_PRUNED) continue;
+        heads->kept[heads->K] = (int32_t)h;
+        heads->live_slot[heads->K] = kind == GPTSI_LIVE ? (int32_t)live++ : -1;
+        heads->static_slot[heads->K++] = kind == GPTSI_STATIC ? (int32_t)fixed++ : -1;
+    }
+    heads->U = live; heads->n = fixed;
+    if (fixed) {
+        heads->S = shape->S; heads->R = shape->R;
+        for (h = 0; h < fixed; h++) y->tail_start[h] = shape->tails && shape->tail_start ? shape->tail_start[h] : (int32_t)shape->S;
+        if (shape->tails) heads->tail_start = y->tail_start;
+    }
+    return GPTS_OK;
+}
+
+/* "h.%d.ln_1.weight", 3 -> "h.3.ln_1.weight" */
+static void gptsi_tensor_name(char *name, const char *pattern, int32_t layer)
+{
+    const char *mark = strstr(pattern, "%d");
+    if (mark) snprintf(name, GPTS_NAME_BYTES, "%.*s%ld%s", (int)(mark - pattern), pattern, (long)layer, mark + 2);
+    else snprintf(name, GPTS_NAME_BYTES, "%s", pattern);
+}
+
+/* The table's rows from..to for layer l (-1: none) are counted in *at, and described in
+   m->tensors where that exists; `start` (or NULL) receives the deviation at the start. */
+static void gptsi_table_rows(gpts_model *m, int32_t l, gpts_parameter from, gpts_parameter to, size_t *at, double *start)
+{
+    const gpts_config *c = &m->config;
+    gpts_layer *y = l >= 0 ? &m->layers[l] : NULL;
+    const size_t vector = SIZE_MAX;
+    size_t V = (size_t)c->vocab_size, C = (size_t)c->n_embd, F = gptsi_inner(c), Tp = (size_t)c->n_positions;
+    size_t D = C / (size_t)c->n_head, U = y ? y->heads.U : 0, K = y ? y->heads.K : 0, n = y ? y->heads.n : 0;
+    size_t S = y ? y->heads.S : 0, R = y ? y->heads.R : 0, k = y ? y->window : 0, h = y ? y->hidden : 0;
+    int learned = c->position == GPTS_POSITION_LEARNED, norm = c->norm == GPTS_NORM_LAYER, bias = c->bias != 0;
+    int approximator = h > 0, attention = y && !approximator, statics = n > 0, tails = y && y->heads.tail_start != NULL;
+    int mlp = F > 0, untied = !c->tie_word_embeddings;
+    double std = 0.02, res = 0.02 / sqrt(2.0 * (double)(c->n_layer ? c->n_layer : 1));
+#define GPTSI_ROW(kind_, name_, rows_, columns_, when_, decay_, start_)                      \
+    if (GPTS_P_##kind_ >= from && GPTS_P_##kind_ <= to && (when_)) {                         \
+        if (start) start[*at] = start_;                                                      \
+        if (m->tensors) {                                                                    \
+            gpts_tensor *t = &m->tensors[*at];                                               \
+            gptsi_tensor_name(t->name, name_, l);                                            \
+            t->kind = GPTS_P_##kind_; t->layer = l; t->decay = decay_; t->trainable = 1;     \
+            t->rank = (columns_) == vector ? 1 : 2;                                          \
+            t->rows = (rows_); t->columns = t->rank == 1 ? 1 : (columns_);                   \
+            t->size = gptsi_mul(t->rows, t->columns);                                        \
+            if (y) y->tensor[t->kind] = (int32_t)*at;                                        \
+        }                                                                                    \
+        ++*at;                                                                               \
+    }
+    GPTS_PARAMETER_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+}
+
+static size_t gptsi_table_walk(gpts_model *m, double *start)
+{
+    size_t at = 0;
+    int32_t l;
+    gptsi_table_rows(m, -1, GPTS_P_WTE, GPTS_P_WPE, &at, start);
+    for (l = 0; l < (int32_t)m->config.n_layer; l++) gptsi_table_rows(m, l, GPTS_P_LN_1_W, GPTS_P_MLP_PROJ_B, &at, start);
+    gptsi_table_rows(m, -1, GPTS_P_LN_F_W, GPTS_P_LM_HEAD, &at, start);
+    return at;
+}
+
+/* Tensors begin at multiples of 16 values, so that vector loads are aligned. */
+static size_t gptsi_padded(size_t n) { return n > SIZE_MAX - 15 ? SIZE_MAX : (n + 15) / 16 * 16; }
+
+static gpts_tensor *gptsi_layer_tensor(const gpts_model *m, size_t l, gpts_parameter kind)
+{
+    int32_t i = m->layers[l].tensor[kind];
+    return i < 0 ? NULL : &m->tensors[i];
+}
+static gpts_real *gptsi_weight(const gpts_model *m, size_t l, gpts_parameter kind)
+{
+    const gpts_tensor *t = gptsi_layer_tensor(m, l, kind);
+    return t ? t->data : NULL;
+}
+
+static void gptsi_layout_free(gpts_model *m)
+{
+    size_t l;
+    if (m->layers) for (l = 0; l < (size_t)m->config.n_layer; l++) {
+        gptsi_static_discard(&m->layers[l].heads, &m->hooks);
+        gptsi_delete(&m->hooks, m->layers[l].heads.kept);
+    }
+    gptsi_delete(&m->hooks, m->layers); gptsi_delete(&m->hooks, m->tensors);
+    if (m->parameters) m->ops->release(m->device, m->parameters);
+    m->layers = NULL; m->tensors = NULL; m->parameters = NULL; m->n_tensors = m->n_parameters = 0;
+}
+
+/* layers, tensors and parameters of m (config, hooks, ops and device are set), all zero */
+static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *shapes)
+{
+    size_t L = (size_t)m->config.n_layer, l, i, k, total = 0;
+    void *block = NULL;
+    m->layers = GPTSI_NEW(&m->hooks, gpts_layer, L ? L : 1);
+    if (!m->layers) return gptsi_no_memory(m->error, "the layers", L, sizeof *m->layers);
+    for (l = 0; l < L; l++) {
+        for (k = 0; k < GPTS_P_COUNT; k++) m->layers[l].tensor[k] = -1;
+        GPTSI_TRY(gptsi_layer_heads(m, &m->layers[l], shapes ? &shapes[l] : NULL));
+    }
+    m->n_tensors = gptsi_table_walk(m, NULL);
+    m->tensors = GPTSI_NEW(&m->hooks, gpts_tensor, m->n_tensors);
+    if (!m->tensors) return gptsi_no_memory(m->error, "the parameter table", m->n_tensors, sizeof *m->tensors);
+    gptsi_table_walk(m, NULL);
+    for (i = 0; i < m->n_tensors; i++) total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
+    if (gptsi_mul(total, sizeof(gpts_real)) == SIZE_MAX || m->ops->allocate(m->device, total * sizeof(gpts_real), &block) != GPTS_OK)
+        return gptsi_no_memory(m->error, "the parameters", total, sizeof(gpts_real));
+    m->parameters = (gpts_real *)block;
+    m->ops->zero(m->device, m->parameters, total * sizeof(gpts_real));
+    for (i = total = 0; i < m->n_tensors; i++) {
+        gpts_tensor *t = &m->tensors[i];
+        t->data = m->parameters + total;
+        total += gptsi_padded(t->size);
+        m->n_parameters += t->size;
+        if (t->kind >= GPTS_P_ALPHA && t->kind <= GPTS_P_TAIL_DECAY) t->trainable = shapes ? shapes[t->layer].train_patterns : 0;
+        if (t->kind >= GPTS_P_APPROX_FC_W && t->kind <= GPTS_P_APPROX_PROJ_B) t->trainable = shapes ? shapes[t->layer].train_approximator : 0;
+    }
+    for (l = 0; l < L; l++) {
+        gpts_heads *heads = &m->layers[l].heads;
+        heads->alpha = gptsi_weight(m, l, GPTS_P_ALPHA); heads->rho = gptsi_weight(m, l, GPTS_P_RHO);
+        heads->tail_coef = gptsi_weight(m, l, GPTS_P_TAIL_COEF); heads->tail_decay = gptsi_weight(m, l, GPTS_P_TAIL_DECAY);
+    }
+    return GPTS_OK;
+}
+
+/* A whole model, all weights zero: what loading and init start from.  shapes [L] or NULL. */
+static gpts_status gptsi_model_build(gpts_model *m, const gpts_config *config, const gptsi_layer_shape *shapes, const gpts_hooks *hooks)
+{
+    gptsi_cpu *cpu;
+    gpts_status status;
+    char error[GPTS_ERROR_BYTES];
+    memset(m, 0, sizeof *m);
+    GPTSI_TRY(gptsi_config_check(config, m->error));
+    m->config = *config;
+    if (hooks) m->hooks = *hooks;
+    m->abi = GPTS_ABI;
+    m->ops = &gptsi_cpu_ops;
+    cpu = GPTSI_NEW(&m->hooks, gptsi_cpu, 1);
+    if (!cpu) return gptsi_no_memory(m->error, "the model", 1, sizeof *cpu);
+    m->device = cpu;
+    status = gptsi_cpu_init(cpu, &m->hooks, m->error);
+    if (status == GPTS_OK) status = gptsi_layout_make(m, shapes);
+    if (status == GPTS_OK) {
+        m->work = GPTSI_NEW(&m->hooks, gpts_work, 1);
+        if (!m->work) status = gptsi_no_memory(m->error, "the model", 1, sizeof *m->work);
+    }
+    if (status != GPTS_OK) {                              /* leaves a zero model with its sentence */
+        memcpy(error, m->error, sizeof error);
+        gpts_model_free(m);
+        memcpy(m->error, error, sizeof error);
+    }
+    return status;
+}
+
+GPTS_API void gpts_model_free(gpts_model *m)
+{
+    gpts_hooks hooks;
+    if (!m) return;
+    hooks = m->hooks;
+    if (m->ops) { gptsi_work_free(m); gptsi_layout_free(m); }
+    if (m->device && m->ops == &gptsi_cpu_ops) { gptsi_cpu_free((gptsi_cpu *)m->device); gptsi_delete(&hooks, m->device); }
+    gptsi_delete(&hooks, m->work);
+    memset(m, 0, sizeof *m);
+}
+
+/* Element e of tensor number i is start * normal(seed, i, e): no order, no state. */
+typedef struct gptsi_fill { gpts_real *x; uint64_t seed; double std; } gptsi_fill;
+static void gptsi_fill_normal(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_fill *f = (const gptsi_fill *)arg;
+    size_t e;
+    (void)worker;
+    for (e = begin; e < end; e++) {
+        double u = 1.0 - gptsi_unit(gptsi_hash(f->seed, e, 1)), v = gptsi_unit(gptsi_hash(f->seed, e, 2));
+        f->x[e] = (gpts_real)(f->std * sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v));
+    }
+}
+
+GPTS_API gpts_status gpts_model_init_checked(gpts_model *m, const gpts_config *config, uint64_t seed,
+                                             const gpts_hooks *hooks, uint32_t abi)
+{
+    double *start;
+    size_t i;
+    if (abi != GPTS_ABI) {
+        memset(m->error, 0, sizeof m->error);
+        return gptsi_fail(m->error, GPTS_MISMATCH, "the header included here and the implementation differ in version or GPTS_REAL");
+    }
+    GPTSI_TRY(gptsi_model_build(m, config, NULL, hooks));
+    start = GPTSI_NEW(&m->hooks, double, m->n_tensors);
+    if (!start) { gpts_model_free(m); return gptsi_no_memory(m->error, "the initial weights", m->n_tensors, sizeof *start); }
+    gptsi_table_walk(m, start);
+    for (i = 0; i < m->n_tensors; i++) {
+        gpts_tensor *t = &m->tensors[i];
+        gptsi_fill fill;
+        size_t e;
+        fill.x = t->data; fill.seed = gptsi_hash(seed, (uint64_t)t->kind, (uint64_t)(t->layer + 1)); fill.std = start[i];
+        if (start[i] > 0) gptsi_parallel(&m->hooks, gptsi_workers(&m->hooks), t->size, gptsi_fill_normal, &fill);
+        else if (start[i] < 0) for (e = 0; e < t->size; e++) t->data[e] = 1;
+    }
+    gptsi_delete(&m->hooks, start);
+    return GPTS_OK;
+}
+
+GPTS_API gpts_tensor *gpts_model_tensor(const gpts_model *m, const char *name)
+{
+    size_t i;
+    for (i = 0; i < m->n_tensors; i++) if (!strcmp(m->tensors[i].name, name)) return &m->tensors[i];
+    return NULL;
+}
+
+/* ---- another shape for the same model ------------------------------------------------
+   Freezing, pruning and installing an approximator are one act: lay the model out anew
+   and carry over what both layouts have.  Columns of c_attn and rows of c_proj follow
+   their head's original index; so do the optimiser's moments.                           */
+
+/* shapes [L] that describe m as it is, each with its own kind [H]; one block */
+static gptsi_layer_shape *gptsi_shapes_of(const gpts_model *m)
+{
+    size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, l, s;
+    gptsi_layer_shape *shapes = (gptsi_layer_shape *)gptsi_new(&m->hooks, gptsi_add(gptsi_mul(L, sizeof *shapes + H), sizeof *shapes), 1);
+    int8_t *kind;
+    if (!shapes) return NULL;
+    kind = (int8_t *)(shapes + (L ? L : 1));
+    for (l = 0; l < L; l++) {
+        const gpts_layer *y = &m->layers[l];
+        const gpts_tensor *t;
+        gptsi_layer_shape *shape = &shapes[l];
+        shape->kind = kind + l * H;
+        shape->S = y->heads.S; shape->R = y->heads.R; shape->tails = y->heads.tail_start != NULL; shape->tail_start = y->heads.tail_start;
+        shape->window = y->window; shape->hidden = y->hidden;
+        if ((t = gptsi_layer_tensor(m, l, GPTS_P_ALPHA)) != NULL) shape->train_patterns = t->trainable;
+        if ((t = gptsi_layer_tensor(m, l, GPTS_P_APPROX_FC_W)) != NULL) shape->train_approximator = t->trainable;
+        if (y->hidden) continue;
+        memset(shape->kind, GPTSI_PRUNED, H);
+        for (s = 0; s < y->heads.K; s++) shape->kind[y->heads.kept[s]] = y->heads.live_slot[s] >= 0 ? GPTSI_LIVE : GPTSI_STATIC;
+    }
+    return shapes;
+}
+
+static int32_t gptsi_slot_of(const gpts_heads *heads, int32_t h)      /* slot of original head h, or -1 */
+{
+    size_t s;
+    for (s = 0; s < heads->K; s++) if (heads->kept[s] == h) return (int32_t)s;
+    return -1;
+}
+
+/* first column in c_attn of a head's part: 0 queries, 1 keys, 2 values; SIZE_MAX: none */
+static size_t gptsi_attn_column(const gpts_heads *heads, size_t slot, int part)
+{
+    if (part == 2) return (2 * heads->U + slot) * heads->D;
+    if (heads->live_slot[slot] < 0) return SIZE_MAX;
+    return ((size_t)part * heads->U + (size_t)heads->live_slot[slot]) * heads->D;
+}
+
+/* values of tensor t (in `to`) from the same tensor of another layout (in `from`) */
+static void gptsi_carry_over(const gpts_layer *new_layer, const gpts_tensor *t, gpts_real *to,
+                             const gpts_layer *old_layer, const gpts_tensor *o, const gpts_real *from)
+{
+    const gpts_heads *a = new_layer ? &new_layer->heads : NULL, *b = old_layer ? &old_layer->heads : NULL;
+    size_t D = a ? a->D : 0, s, r;
+    int part;
+    if (t->kind == GPTS_P_ATTN_W || t->kind == GPTS_P_ATTN_B) {
+        size_t rows = t->rank == 2 ? t->rows : 1, width = t->rank == 2 ? t->columns : t->rows, old_width = o->rank == 2 ? o->columns : o->rows;
+        for (s = 0; s < a->K; s++) for (part = 0; part < 3; part++) {
+            int32_t other = gptsi_slot_of(b, a->kept[s]);
+            size_t x = gptsi_attn_column(a, s, part), z = other < 0 ? SIZE_MAX : gptsi_attn_column(b, (size_t)other, part);
+            if (x != SIZE_MAX && z != SIZE_MAX)
+                for (r = 0; r < rows; r++) memcpy(to + r * width + x, from + r * old_width + z, D * sizeof *to);
+        }
+    } else if (t->kind == GPTS_P_ATTN_PROJ_W) {
+        for (s = 0; s < a->K; s++) {
+            int32_t other = gptsi_slot_of(b, a->kept[s]);
+            if (other >= 0) memcpy(to + s * D * t->columns, from + (size_t)other * D * t->columns, D * t->columns * sizeof *to);
+        }
+    } else if (t->kind >= GPTS_P_ALPHA && t->kind <= GPTS_P_TAIL_DECAY) {
+        for (s = 0; s < a->K; s++) {
+            int32_t other = gptsi_slot_of(b, a->kept[s]);
+            if (other >= 0 && a->static_slot[s] >= 0 && b->static_slot[other] >= 0)
+                memcpy(to + (size_t)a->static_slot[s] * t->columns, from + (size_t)b->static_slot[other] * o->columns,
+                       gptsi_min(t->columns, o->columns) * sizeof *to);
+        }
+    } else if (t->rows == o->rows && t->columns == o->columns) memcpy(to, from, t->size * sizeof *to);
+}
+
+/* The model, and its trainer if given, get the shapes; on failure nothing has changed. */
+static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, const gptsi_layer_shape *shapes)
+{
+    gpts_model next = *m;
+    gpts_trainer moved;
+    gpts_status status;
+    size_t i;
+    next.layers = NULL; next.tensors = NULL; next.parameters = NULL; next.n_tensors = next.n_parameters = 0;
+    memset(&moved, 0, sizeof moved);
+    status = gptsi_layout_make(&next, shapes);
+    if (status == GPTS_OK && trainer) {
+        moved = *trainer;
+        moved.gradients = moved.moment1 = moved.moment2 = NULL; moved.offset = NULL; moved.n_trainable = 0;
+        status = gptsi_trainer_blocks(&moved, &next);
+    }
+    if (status != GPTS_OK) {
+        memcpy(m->error, next.error, sizeof m->error);
+        if (trainer) { gptsi_trainer_release(&moved, &next); memcpy(trainer->error, m->error, sizeof trainer->error); }
+        gptsi_layout_free(&next);
+        return status;
+    }
+    for (i = 0; i < next.n_tensors; i++) {
+        gpts_tensor *t = &next.tensors[i];
+        const gpts_tensor *o = gpts_model_tensor(m, t->name);
+        const gpts_layer *a = t->layer < 0 ? NULL : &next.layers[t->layer], *b = t->layer < 0 ? NULL : &m->layers[t->layer];
+        size_t old = o ? (size_t)(o - m->tensors) : 0;
+        if (!o) continue;
+        gptsi_carry_over(a, t, t->data, b, o, o->data);
+        if (trainer && moved.offset[i] != SIZE_MAX && trainer->offset[old] != SIZE_MAX) {
+            gptsi_carry_over(a, t, moved.moment1 + moved.offset[i], b, o, trainer->moment1 + trainer->offset[old]);
+            gptsi_carry_over(a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
+        }
+    }
+    if (trainer) { gptsi_trainer_release(trainer, m); *trainer = moved; trainer->model = m; }
+    gptsi_work_free(m);
+    gptsi_layout_free(m);
+    m->layers = next.layers; m->tensors = next.tensors; m->parameters = next.parameters;
+    m->n_tensors = next.n_tensors; m->n_parameters = next.n_parameters;
+    return GPTS_OK;
+}
+
+/* ---- forward ---------------------------------------------------------------------------
+   x = E1(tokens);  for each layer:
+     x = x + D1( c_proj( attention( c_attn( norm(x) ) ) ) )     or the approximator
+     x = x + D1( c_proj( g( c_fc( norm(x) ) ) ) )               unless there is no MLP
+   logits = norm(x) W^T, W = wte or lm_head                                                */
+
+typedef struct gptsi_run {
+    int keep;                                 /* keep what backward needs                   */
+    gpts_dropout drop;                        /* rate 0: none                               */
+    size_t stop;                              /* end after this layer's attention sublayer; SIZE_MAX: never */
+    gpts_session *session;                    /* fill its caches, or NULL                   */
+    const int32_t *step;                      /* [B] decode: one token a row after the cache; NULL: prefill */
+} gptsi_run;
+
+static gpts_dropout gptsi_drop(const gpts_dropout *drop, size_t layer, uint32_t site)
+{
+    gpts_dropout d = *drop;
+    d.layer = (uint32_t)layer; d.site = site;
+    return d;
+}
+enum { GPTSI_SITE_EMBEDDING, GPTSI_SITE_ATTENTION, GPTSI_SITE_MLP };
+
+static double gptsi_score_scale(const gpts_model *m)
+{
+    return m->config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)(m->config.n_embd / m->config.n_head));
+}
+static double gptsi_theta(const gpts_model *m) { return m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0; }
+
+/* ids inside the rows' intervals are checked and put on the device; outside, tokens
+   become 0 and targets -1 */
+static gpts_status gptsi_batch_upload(gpts_model *m, const gpts_batch *batch)
+{
+    gpts_work *w = m->work;
+    size_t B = batch->B, T = batch->T, b, t;
+    int pass;
+    for (pass = 0; pass < 2; pass++) {
+        const int32_t *from = pass ? batch->targets : batch->tokens;
+        if (!from) continue;
+        for (b = 0; b < B; b++) {
+            size_t first = batch->first ? (size_t)batch->first[b] : 0, end = batch->length ? first + (size_t)batch->length[b] : T;
+            for (t = 0; t < T; t++) {
+                int32_t id = from[b * T + t];
+                int inside = t >= first && t < end;
+                if (inside && (id >= m->config.vocab_size || (id < 0 && !pass)))
+                    return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "%s %ld at row %llu, position %llu is outside 0 .. %lld", pass ? "target" : "token",
+                                      (long)id, (unsigned long long)b, (unsigned long long)t, (long long)m->config.vocab_size - 1);
+                w->host[b * T + t] = inside ? id : pass ? -1 : 0;
+            }
+        }
+        m->ops->upload(m->device, pass ? w->targets : w->tokens, w->host, B * T * sizeof *w->host);
+    }
+    if (batch->first) m->ops->upload(m->device, w->first, batch->first, B * sizeof(int32_t));
+    if (batch->length) m->ops->upload(m->device, w->length, batch->length, B * sizeof(int32_t));
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_batch_check(gpts_model *m, const gpts_batch *batch)
+{
+    size_t B = batch->B, T = batch->T, b, l, longest = 0, reach = 0;
+    if (!batch->tokens || !B || !T || gptsi_mul(B, T) > SIZE_MAX / 4096 || T > INT32_MAX || B > INT32_MAX)
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "a batch needs tokens, and B and T of 1 or more (got %llu x %llu)",
+                          (unsigned long long)B, (unsigned long long)T);
+    for (b = 0; b < B; b++) {
+        int32_t first = batch->first ? batch->first[b] : 0, length = batch->length ? batch->length[b] : (int32_t)T - first;
+        if (first < 0 || length < 0 || (size_t)first > T || (size_t)length > T - (size_t)first)
+            return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "row %llu: %ld tokens from position %ld do not lie in 0 .. %llu",
+                              (unsigned long long)b, (long)length, (long)first, (unsigned long long)T);
+        longest = gptsi_max(longest, (size_t)length);
+        reach = gptsi_max(reach, T - (size_t)first);
+    }
+    if (m->config.position == GPTS_POSITION_LEARNED && reach > (size_t)m->config.n_positions)
+        return gptsi_fail(m->error, GPTS_TOO_LONG, "%llu positions asked for, but the model has %lld learned ones",
+                          (unsigned long long)reach, (long long)m->config.n_positions);
+    for (l = 0; l < (size_t)m->config.n_layer; l++)
+        if (m->layers[l].heads.n) GPTSI_TRY(gptsi_static_prepare(&m->layers[l].heads, longest, &m->hooks, m->error));
+    return GPTS_OK;
+}
+
+static void gptsi_norm_or_alias(gpts_model *m, void *y, gpts_real *statistics, const void *x, const gpts_tensor *w, const gpts_tensor *bias, size_t N)
+{
+    if (w) m->ops->norm_forward(m->device, y, statistics, x, w->data, bias ? bias->data : NULL, N, (size_t)m->config.n_embd, m->config.layer_norm_epsilon);
+}
+static gpts_tensor *gptsi_final_norm(const gpts_model *m, int bias)         /* ln_f.weight or .bias, or NULL */
+{
+    return gpts_model_tensor(m, bias ? "ln_f.bias" : "ln_f.weight");
+}
+static gpts_tensor *gptsi_output_matrix(const gpts_model *m)
+{
+    return m->config.tie_word_embeddings ? &m->tensors[0] : &m->tensors[m->n_tensors - 1];
+}
+
+/* one layer's attention sublayer: w->branch = what is added to the residual */
+static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *batch, const gptsi_run *run)
+{
+    const gpts_ops *op = m->ops;
+    gpts_work *w = m->work;
+    gptsi_layer_work *y = &w->layers[l];
+    gpts_layer *layer = &m->layers[l];
+    size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, D = layer->heads.D, K = layer->heads.K, U = layer->heads.U;
+    const int32_t *first = batch->first ? w->first : NULL, *length = batch->length ? w->length : NULL;
+    gptsi_norm_or_alias(m, y->norm1, y->statistics1, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W), gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), N);
+    if (layer->hidden) {                                                                             /* (Q1) */
+        if (layer->window > 1 && run->step) gptsi_session_shift_window(run->session, l, y->window, y->norm1, run->step);
+        else if (layer->window > 1) op->window_forward(m->device, y->window, y->norm1, first, batch->B, batch->T, C, layer->window);
+        op->linear_forward(m->device, y->hidden, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), gptsi_weight(m, l, GPTS_P_APPROX_FC_B), N, layer->window * C, layer->hidden);
+        op->activation_forward(m->device, w->act, y->hidden, N * layer->hidden, m->config.approx_activation);
+        op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W), gptsi_weight(m, l, GPTS_P_APPROX_PROJ_B), N, layer->hidden, C);
+        if (run->session && !run->step && layer->window > 1) gptsi_session_keep_window(run->session, l, y->window, batch);
+        return;
+    }
+    op->linear_forward(m->device, y->qkv, y->norm1, gptsi_weight(m, l, GPTS_P_ATTN_W), gptsi_weight(m, l, GPTS_P_ATTN_B), N, C, (2 * U + K) * D);
+    if (run->step) op->attention_decode(m->device, &layer->heads, &run->session->caches[l], y->heads, y->qkv, w->length, gptsi_score_scale(m), gptsi_theta(m));
+    else op->attention_forward(m->device, &layer->heads, y->heads, y->lse, y->qkv, first, length, batch->B, batch->T, gptsi_score_scale(m), gptsi_theta(m));
+    if (run->session && !run->step) op->cache_fill(m->device, &layer->heads, &run->session->caches[l], y->qkv, w->length, batch->T);
+    op->linear_forward(m->device, w->branch, y->heads, gptsi_weight(m, l, GPTS_P_ATTN_PROJ_W), gptsi_weight(m, l, GPTS_P_ATTN_PROJ_B), N, K * D, C);
+}
+
+static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const gptsi_run *run)
+{
+    const gpts_ops *op = m->ops;
+    size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), N = gptsi_mul(batch->B, batch->T), l;
+    gpts_work *w = m->work;
+    gpts_dropout drop;
+    unsigned char *x;
+    if (!run->step) GPTSI_TRY(gptsi_batch_check(m, batch));
+    GPTSI_TRY(gptsi_work_ready(m, batch->B, batch->T, run->keep));
+    GPTSI_TRY(gptsi_batch_upload(m, batch));
+    if (run->step) gptsi_step_upload(run->session, run->step);
+    x = L ? w->layers[0].x : w->x;
+    op->embed_forward(m->device, x, w->tokens, batch->first || run->step ? w->first : NULL, m->tensors[0].data,
+                      m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : NULL, batch->B, batch->T, C);
+    drop = gptsi_drop(&run->drop, L, GPTSI_SITE_EMBEDDING);
+    if (drop.rate > 0) op->add_forward(m->device, x, NULL, x, N * C, &drop);
+    for (l = 0; l < L; l++) {
+        gptsi_layer_work *y = &w->layers[l];
+        unsigned char *out = l + 1 < L ? w->layers[l + 1].x : w->x, *middle = F ? y->middle : out;
+        gptsi_sublayer_forward(m, l, batch, run);
+        if (l == run->stop) return op->status(m->device, m->error);
+        drop = gptsi_drop(&run->drop, l, GPTSI_SITE_ATTENTION);
+        op->add_forward(m->device, middle, y->x, w->branch, N * C, &drop);
+        if (!F) continue;
+        gptsi_norm_or_alias(m, y->norm2, y->statistics2, middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), N);
+        op->linear_forward(m->device, y->inner, y->norm2, gptsi_weight(m, l, GPTS_P_MLP_FC_W), gptsi_weight(m, l, GPTS_P_MLP_FC_B), N, C, F);
+        op->activation_forward(m->device, w->act, y->inner, N * F, m->config.activation);
+        op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_MLP_PROJ_W), gptsi_weight(m, l, GPTS_P_MLP_PROJ_B), N, F, C);
+        drop = gptsi_drop(&run->drop, l, GPTSI_SITE_MLP);
+        op->add_forward(m->device, out, middle, w->branch, N * C, &drop);
+    }
+    gptsi_norm_or_alias(m, w->norm, w->statistics, w->x, gptsi_final_norm(m, 0), gptsi_final_norm(m, 1), N);
+    return op->status(m->device, m->error);
+}
+
+/* how many targets count: inside the row's interval and 0 or more */
+static uint64_t gptsi_count_targets(const gpts_batch *batch)
+{
+    uint64_t n = 0;
+    size_t b, t;
+    if (batch->targets) for (b = 0; b < batch->B; b++) {
+        size_t first = batch->first ? (size_t)batch->first[b] : 0, end = batch->length ? first + (size_t)batch->length[b] : batch->T;
+        for (t = first; t < end; t++) n += batch->targets[b * batch->T + t] >= 0;
+    }
+    return n;
+}
+
+GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, gpts_real *logits, double *loss)
+{
+    gptsi_run run;
+    gpts_work *w = m->work;
+    size_t N = gptsi_mul(batch->B, batch->T), C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, n, rows;
+    const gpts_tensor *out;
+    memset(&run, 0, sizeof run);
+    run.stop = SIZE_MAX;
+    GPTSI_TRY(gptsi_forward(m, batch, &run));
+    out = gptsi_output_matrix(m);
+    if (logits) for (n = 0; n < N; n += rows) {
+        rows = gptsi_min(N - n, w->logits_rows);
+        m->ops->logits(m->device, w->logits, w->norm + n * C * m->ops->activation_bytes, out->data, rows, C, V);       /* (X1) */
+        m->ops->download(m->device, logits + n * V, w->logits, rows * V * sizeof *logits);
+    }
+    if (loss) {
+        uint64_t count = gptsi_count_targets(batch);
+        double sum = 0;
+        if (count) m->ops->loss(m->device, &sum, NULL, NULL, w->norm, out->data, w->targets, N, C, V);                 /* (X2) */
+        *loss = count ? sum / (double)count : 0;
+    }
+    return m->ops->status(m->device, m->error);
+}
+
+GPTS_API gpts_status gpts_model_record(gpts_model *m, const gpts_batch *batch, size_t layer, gpts_real *x, gpts_real *y)
+{
+    gptsi_run run;
+    size_t n = gptsi_mul(batch->B, gptsi_mul(batch->T, (size_t)m->config.n_embd)) * m->ops->activation_bytes;
+    memset(&run, 0, sizeof run);
+    run.stop = layer;
+    if (layer >= (size_t)m->config.n_layer)
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "layer %llu of a model with %lld layers (counted from 0)", (unsigned long long)layer, (long long)m->config.n_layer);
+    GPTSI_TRY(gptsi_forward(m, batch, &run));
+    m->ops->download(m->device, x, m->work->layers[layer].norm1, n);
+    m->ops->download(m->device, y, m->work->branch, n);
+    return m->ops->status(m->device, m->error);
+}
+
+/* ---- backward: forward's lines, mirrored ------------------------------------------------
+   dx is the gradient of the residual stream; every sublayer adds its own to it.            */
+
+typedef struct gptsi_back { gpts_model *m; gpts_trainer *t; const gpts_batch *batch; const gptsi_run *run; } gptsi_back;
+
+static gpts_real *gptsi_layer_gradient(const gptsi_back *k, size_t l, gpts_parameter kind)
+{
+    const gpts_tensor *t = gptsi_layer_tensor(k->m, l, kind);
+    return t ? gpts_trainer_gradient(k->t, t) : NULL;
+}
+
+/* dx += through the norm, or dx += dnorm where there is none */
+static void gptsi_norm_or_add_backward(const gptsi_back *k, void *dx, const void *dnorm, const void *x, const gpts_tensor *w,
+                                       const gpts_tensor *bias, const gpts_real *statistics)
+{
+    gpts_model *m = k->m;
+    size_t N = k->batch->B * k->batch->T, C = (size_t)m->config.n_embd;
+    gpts_dropout none;
+    memset(&none, 0, sizeof none);
+    if (w) m->ops->norm_backward(m->device, dx, gpts_trainer_gradient(k->t, w), bias ? gpts_trainer_gradient(k->t, bias) : NULL, dnorm, x, w->data, statistics, N, C);
+    else m->ops->add_forward(m->device, dx, dx, dnorm, N * C, &none);
+}
+
+/* dbranch = gradient of what a sublayer added: (D2), or dx itself without dropout */
+static const void *gptsi_branch_gradient(const gptsi_back *k, size_t l, uint32_t site)
+{
+    gpts_work *w = k->m->work;
+    gpts_dropout drop = gptsi_drop(&k->run->drop, l, site);
+    if (!(drop.rate > 0)) return w->dx;
+    k->m->ops->add_backward(k->m->device, w->dbranch, w->dx, k->batch->B * k->batch->T * (size_t)k->m->config.n_embd, &drop);
+    return w->dbranch;
+}
+
+static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
+{
+    gpts_model *m = k->m;
+    const gpts_ops *op = m->ops;
+    const gpts_batch *batch = k->batch;
+    gpts_work *w = m->work;
+    gptsi_layer_work *y = &w->layers[l];
+    gpts_layer *layer = &m->layers[l];
+    size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, D = layer->heads.D, K = layer->heads.K, U = layer->heads.U;
+    const int32_t *first = batch->first ? w->first : NULL, *length = batch->length ? w->length : NULL;
+    const void *dbranch = gptsi_branch_gradient(k, l, GPTSI_SITE_ATTENTION);
+    if (layer->hidden) {
+        size_t kC = layer->window * C;
+        /* forward was: branch = c_proj(g(c_fc(window(norm1))))                              (Q1) */
+        op->activation_forward(m->device, w->act, y->hidden, N * layer->hidden, m->config.approx_activation);
+        op->linear_backward(m->device, w->dheads, gptsi_layer_gradient(k, l, GPTS_P_APPROX_PROJ_W), gptsi_layer_gradient(k, l, GPTS_P_APPROX_PROJ_B),
+                            dbranch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W), N, layer->hidden, C);
+        op->activation_backward(m->device, w->dheads, w->dheads, y->hidden, N * layer->hidden, m->config.approx_activation);
+        op->linear_backward(m->device, layer->window > 1 ? w->dwide : w->dnorm, gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_W),
+                            gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_B), w->dheads, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), N, kC, layer->hidden);
+        if (layer->window > 1) {
+            op->zero(m->device, w->dnorm, N * C * op->activation_bytes);
+            op->window_backward(m->device, w->dnorm, w->dwide, first, batch->B, batch->T, C, layer->window);
+        }
+    } else {
+        /* forward was: branch = c_proj(attention(c_attn(norm1)))                       (L1) (M1) */
+        op->linear_backward(m->device, w->dheads, gptsi_layer_gradient(k, l, GPTS_P_ATTN_PROJ_W), gptsi_layer_gradient(k, l, GPTS_P_ATTN_PROJ_B),
+                            dbranch, y->heads, gptsi_weight(m, l, GPTS_P_ATTN_PROJ_W), N, K * D, C);
+        op->attention_backward(m->device, &layer->heads, w->dwide, w->dheads, y->heads, y->lse, y->qkv, first, length, batch->B, batch->T,
+                               gptsi_score_scale(m), gptsi_theta(m), gptsi_layer_gradient(k, l, GPTS_P_ALPHA), gptsi_layer_gradient(k, l, GPTS_P_RHO),
+                               gptsi_layer_gradient(k, l, GPTS_P_TAIL_COEF), gptsi_layer_gradient(k, l, GPTS_P_TAIL_DECAY));
+        op->linear_backward(m->device, w->dnorm, gptsi_layer_gradient(k, l, GPTS_P_ATTN_W), gptsi_layer_gradient(k, l, GPTS_P_ATTN_B),
+                            w->dwide, y->norm1, gptsi_weight(m, l, GPTS_P_ATTN_W), N, C, (2 * U + K) * D);
+    }
+    gptsi_norm_or_add_backward(k, w->dx, w->dnorm, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W), gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), y->statistics1);
+}
+
+/* after gptsi_forward with keep: adds the gradients of the sum of losses, returns the sum */
+static double gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi_run *run)
+{
+    gpts_model *m = t->model;
+    const gpts_ops *op = m->ops;
+    gpts_work *w = m->work;
+    size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), V = (size_t)m->config.vocab_size, L = (size_t)m->config.n_layer, l;
+    const gpts_tensor *out = gptsi_output_matrix(m), *norm = gptsi_final_norm(m, 0);
+    double sum = 0;
+    gptsi_back k;
+    gpts_dropout drop;
+    k.m = m; k.t = t; k.batch = batch; k.run = run;
+    if (norm) {
+        op->loss(m->device, &sum, w->dnorm, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);      /* (X3) */
+        op->zero(m->device, w->dx, N * C * op->activation_bytes);
+        gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, w->x, norm, gptsi_final_norm(m, 1), w->statistics);
+    } else op->loss(m->device, &sum, w->dx, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);
+    for (l = L; l-- > 0;) {
+        gptsi_layer_work *y = &w->layers[l];
+        if (F) {
+            /* forward was: branch = c_proj(g(c_fc(norm2)))                                   (L1) (G1) */
+            const void *dbranch = gptsi_branch_gradient(&k, l, GPTSI_SITE_MLP);
+            op->activation_forward(m->device, w->act, y->inner, N * F, m->config.activation);
+            op->linear_backward(m->device, w->dwide, gptsi_layer_gradient(&k, l, GPTS_P_MLP_PROJ_W), gptsi_layer_gradient(&k, l, GPTS_P_MLP_PROJ_B),
+                                dbranch, w->act, gptsi_weight(m, l, GPTS_P_MLP_PROJ_W), N, F, C);
+            op->activation_backward(m->device, w->dwide, w->dwide, y->inner, N * F, m->config.activation);
+            op->linear_backward(m->device, w->dnorm, gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_W), gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_B),
+                                w->dwide, y->norm2, gptsi_weight(m, l, GPTS_P_MLP_FC_W), N, C, F);
+            gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, y->middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), y->statistics2);
+        }
+        gptsi_sublayer_backward(&k, l);
+    }
+    drop = gptsi_drop(&run->drop, L, GPTSI_SITE_EMBEDDING);
+    if (drop.rate > 0) op->add_backward(m->device, w->dx, w->dx, N * C, &drop);
+    op->embed_backward(m->device, gpts_trainer_gradient(t, &m->tensors[0]), m->config.position == GPTS_POSITION_LEARNED ? gpts_trainer_gradient(t, &m->tensors[1]) : NULL,
+                       w->tokens, batch->first ? w->first : NULL, w->dx, batch->B, batch->T, C, V);
+    return sum;
+}
 
 /* ==============================================================================
    @@TRAIN  AdamW, clipping, schedule, data windows
    ============================================================================== */
 
-/* (TRAIN goes here) */
+GPTS_API gpts_train_options gpts_train_options_default(void)
+{
+    gpts_train_options o;
+    memset(&o, 0, sizeof o);
+    o.learning_rate = 6e-4; o.min_learning_rate = 6e-5;
+    o.beta1 = 0.9; o.beta2 = 0.95; o.epsilon = 1e-8; o.weight_decay = 0.1; o.clip = 1.0;
+    return o;
+}
+
+static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m)
+{
+    if (t->gradients) m->ops->release(m->device, t->gradients);
+    if (t->moment1) m->ops->release(m->device, t->moment1);
+    if (t->moment2) m->ops->release(m->device, t->moment2);
+    gptsi_delete(&m->hooks, t->offset);
+    t->gradients = t->moment1 = t->moment2 = NULL; t->offset = NULL; t->n_trainable = 0;
+}
+
+/* gradients and moments, zero, for the trainable tensors of m's layout */
+static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m)
+{
+    gpts_real **block[3];
+    size_t i, total = 0;
+    block[0] = &t->gradients; block[1] = &t->moment1; block[2] = &t->moment2;
+    t->offset = GPTSI_NEW(&m->hooks, size_t, m->n_tensors);
+    if (!t->offset) return gptsi_no_memory(m->error, "the trainer", m->n_tensors, sizeof *t->offset);
+    for (i = 0, t->n_trainable = 0; i < m->n_tensors; i++) {
+        t->offset[i] = m->tensors[i].trainable ? total : SIZE_MAX;
+        if (!m->tensors[i].trainable) continue;
+        total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
+        t->n_trainable += m->tensors[i].size;
+    }
+    for (i = 0; i < 3; i++) {
+        void *memory = NULL;
+        if (gptsi_mul(total, sizeof(gpts_real)) == SIZE_MAX || m->ops->allocate(m->device, total * sizeof(gpts_real), &memory) != GPTS_OK)
+            return gptsi_no_memory(m->error, "gradients and moments", total, sizeof(gpts_real));
+        *block[i] = (gpts_real *)memory;
+        m->ops->zero(m->device, memory, total * sizeof(gpts_real));
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_trainer_init(gpts_trainer *t, gpts_model *m, const gpts_train_options *options)
+{
+    gpts_train_options o = options ? *options : gpts_train_options_default();
+    gpts_status status;
+    memset(t, 0, sizeof *t);
+    if (!(o.learning_rate >= 0) || !(o.learning_rate < 1e300) || !(o.min_learning_rate >= 0) || !(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1) ||
+        !(o.epsilon >= 0) || !(o.weight_decay >= 0) || !(o.clip >= 0) || !(o.dropout >= 0 && o.dropout < 1))
+        return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "training options: rates, decay, clip and epsilon are 0 or more, betas and dropout in [0,1)");
+    t->model = m;
+    t->options = o;
+    status = gptsi_trainer_blocks(t, m);
+    if (status != GPTS_OK) {
+        memcpy(t->error, m->error, sizeof t->error);
+        gptsi_trainer_release(t, m);
+        t->model = NULL;
+    }
+    return status;
+}
+
+GPTS_API void gpts_trainer_free(gpts_trainer *t)
+{
+    if (!t || !t->model) return;
+    gptsi_trainer_release(t, t->model);
+    memset(t, 0, sizeof *t);
+}
+
+GPTS_API gpts_real *gpts_trainer_gradient(const gpts_trainer *t, const gpts_tensor *tensor)
+{
+    size_t at = t->offset[tensor - t->model->tensors];
+    return at == SIZE_MAX ? NULL : t->gradients + at;
+}
+
+/* --------------------------------------------------------------------------
+ * The learning rate of update number `step` (from 0)                   (O3)
+ *   warm-up   step < w:        lr (step + 1) / w
+ *   cosine    w <= step < n:   min + (lr - min) (1 + cos(pi (step - w) / (n - w))) / 2
+ *   after     step >= n:       min            (total n = 0: lr after the warm-up)
+ *   source    Loshchilov and Hutter, SGDR (arXiv 1608.03983), one cycle
+ *   tests     model.c: schedule_warms_up_and_follows_the_cosine
+ * ------------------------------------------------------------------------ */
+GPTS_API double gpts_trainer_rate(const gpts_trainer *t, uint64_t step)
+{
+    const gpts_train_options *o = &t->options;
+    if (step < o->warmup) return o->learning_rate * (double)(step + 1) / (double)o->warmup;
+    if (!o->total) return o->learning_rate;
+    if (step >= o->total || o->total <= o->warmup) return o->min_learning_rate;
+    return o->min_learning_rate + (o->learning_rate - o->min_learning_rate) * 0.5 *
+           (1 + cos(3.141592653589793 * (double)(step - o->warmup) / (double)(o->total - o->warmup)));
+}
+
+static gpts_status gptsi_trainer_said(gpts_trainer *t, gpts_status status)     /* the model's sentence is the trainer's */
+{
+    if (status != GPTS_OK) memcpy(t->error, t->model->error, sizeof t->error);
+    return status;
+}
+
+GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
+{
+    gptsi_run run;
+    double sum;
+    memset(&run, 0, sizeof run);
+    run.keep = 1;
+    run.stop = SIZE_MAX;
+    run.drop.rate = t->options.dropout; run.drop.seed = t->options.seed;
+    run.drop.step = gptsi_hash(t->step, t->accumulated, 0);               /* every batch of an update has its own masks */
+    GPTSI_TRY(gptsi_trainer_said(t, gptsi_forward(t->model, batch, &run)));
+    sum = gptsi_backward(t, batch, &run);
+    GPTSI_TRY(gptsi_trainer_said(t, t->model->ops->status(t->model->device, t->model->error)));
+    t->loss_sum += sum;
+    t->loss_count += gptsi_count_targets(batch);
+    t->accumulated++;
+    if (loss_sum) *loss_sum = sum;
+    return GPTS_OK;
+}
+
+/* names the first tensor with a bad weight, else the first with a bad gradient */
+static gpts_status gptsi_trainer_not_finite(gpts_trainer *t)
+{
+    gpts_model *m = t->model;
+    int what;
+    size_t i;
+    for (what = 0; what < 2; what++) for (i = 0; i < m->n_tensors; i++) {
+        const gpts_tensor *tensor = &m->tensors[i];
+        const gpts_real *x = what ? gpts_trainer_gradient(t, tensor) : tensor->data;
+        double sum = 0;
+        if (x) m->ops->sum_squares(m->device, &sum, x, tensor->size);
+        if (!(sum <= DBL_MAX))
+            return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the %s of %s is not finite; the weights are as before",
+                              (unsigned long long)t->step, what ? "gradient" : "weight", tensor->name);
+    }
+    return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
+}
+
+GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
+{
+    gpts_model *m = t->model;
+    const gpts_train_options *o = &t->options;
+    double squares = 0, mean = t->loss_count ? 1.0 / (double)t->loss_count : 0, scale, rate = gpts_trainer_rate(t, t->step);
+    gpts_status status = GPTS_OK;
+    size_t i;
+    for (i = 0; i < m->n_tensors; i++) {
+        gpts_real *g = gpts_trainer_gradient(t, &m->tensors[i]);
+        double sum = 0;
+        if (g) m->ops->sum_squares(m->device, &sum, g, m->tensors[i].size);                          /* (O1) */
+        squares += sum;
+    }
+    t->gradient_norm = sqrt(squares) * mean;
+    if (!(t->gradient_norm <= DBL_MAX) || !(fabs(t->loss_sum) <= DBL_MAX)) status = gptsi_trainer_not_finite(t);
+    if (loss) *loss = t->loss_sum * mean;
+    scale = o->clip > 0 && o->clip / (t->gradient_norm + 1e-6) < 1 ? mean * o->clip / (t->gradient_norm + 1e-6) : mean;
+    for (i = 0; i < m->n_tensors; i++) {
+        const gpts_tensor *tensor = &m->tensors[i];
+        gpts_real *g = gpts_trainer_gradient(t, tensor);
+        if (!g) continue;
+        if (status != GPTS_OK) m->ops->zero(m->device, g, tensor->size * sizeof *g);
+        else m->ops->adamw(m->device, tensor->data, g, t->moment1 + t->offset[i], t->moment2 + t->offset[i], tensor->size, scale,
+                           rate, tensor->decay ? o->weight_decay : 0, o->beta1, o->beta2, o->epsilon, t->step + 1);      /* (O2) */
+    }
+    t->loss_sum = 0; t->loss_count = 0; t->accumulated = 0;
+    if (status != GPTS_OK) return status;
+    t->step++;
+    for (i = 0; i < (size_t)m->config.n_layer; i++) {                    /* patterns that moved are derived anew */
+        const gpts_tensor *alpha = gptsi_layer_tensor(m, i, GPTS_P_ALPHA);
+        if (alpha && alpha->trainable) gptsi_static_discard(&m->layers[i].heads, &m->hooks);
+    }
+    return gptsi_trainer_said(t, m->ops->status(m->device, m->error));
+}
+
+GPTS_API gpts_status gpts_trainer_update(gpts_trainer *t, const int32_t *tokens, const int32_t *targets, size_t B, size_t T, double *loss)
+{
+    gpts_batch batch;
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = tokens; batch.targets = targets; batch.B = B; batch.T = T;
+    GPTSI_TRY(gpts_trainer_accumulate(t, &batch, NULL));
+    return gpts_trainer_apply(t, loss);
+}
+
+/* A permutation of 0 .. n-1 that needs no memory: four Feistel rounds on the smallest
+   even number of bits that holds n, walked until the value falls inside.  */
+static uint64_t gptsi_permuted(uint64_t i, uint64_t n, uint64_t seed)
+{
+    unsigned half = 1, r;
+    uint64_t mask;
+    while (half < 32 && ((uint64_t)1 << (2 * half)) < n) half++;
+    mask = ((uint64_t)1 << half) - 1;
+    do {
+        uint64_t left = i >> half, right = i & mask;
+        for (r = 0; r < 4; r++) { uint64_t next = left ^ (gptsi_hash(seed, r, right) & mask); left = right; right = next; }
+        i = (left << half) | right;
+    } while (i >= n);
+    return i;
+}
+
+GPTS_API gpts_status gpts_windows_batch(const gpts_windows *windows, uint64_t first, size_t B, int32_t *tokens, int32_t *targets)
+{
+    size_t T = windows->T, b, t;
+    uint64_t disjoint;
+    if (!windows->tokens || !T || windows->n < T + 1) return GPTS_BAD_ARGUMENT;
+    disjoint = (windows->n - 1) / T;
+    for (b = 0; b < B; b++) {
+        uint64_t w = first + b, start;
+        if (windows->shuffled) start = gptsi_permuted(w % disjoint, disjoint, gptsi_hash(windows->seed, w / disjoint, 7)) * T;
+        else start = gptsi_hash(windows->seed, w, 8) % (windows->n - T);
+        for (t = 0; t < T; t++) {
+            tokens[b * T + t] = windows->tokens[start + t];
+            targets[b * T + t] = windows->tokens[start + t + 1];
+        }
+    }
+    return GPTS_OK;
+}
 
 /* ==============================================================================
    @@FIT  calibration, selection, fit of patterns; approximators
    ============================================================================== */
+
+/* ---- approximators -----------------------------------------------------------------------
+
+ * (Q1)  f(x)[t] = c_proj( g( c_fc( [x[t-k+1] ... x[t]] ) ) )       zeros before the start
+ * (Q3)  fit: least mean (f(x) - y)^2 over recorded rows, by AdamW with a cosine to 0
+ * (Q4)  R2 = 1 - sum (y - f(x))^2 / sum (y - mean y)^2             mean per channel
+ *   x [.,T,C] the layer's normed input, y [.,T,C] what its attention adds to the residual
+ *   source  Bee 2025 (per-token form); Bozic et al., arXiv 2311.10642
+ *   tests   approximator.c
+ */
+
+GPTS_API void gpts_recording_free(gpts_recording *r)
+{
+    gpts_hooks hooks;
+    if (!r) return;
+    hooks = r->hooks;
+    gptsi_delete(&hooks, r->x); gptsi_delete(&hooks, r->y);
+    memset(r, 0, sizeof *r);
+}
+
+static gpts_status gptsi_recording_new(gpts_recording *r, size_t layer, size_t n, size_t T, size_t C, const gpts_hooks *hooks)
+{
+    size_t size = gptsi_mul(n, gptsi_mul(T, C));
+    memset(r, 0, sizeof *r);
+    if (hooks) r->hooks = *hooks;
+    r->layer = (int32_t)layer; r->n_sequences = n; r->T = T; r->C = C;
+    r->x = GPTSI_NEW(&r->hooks, gpts_real, size);
+    r->y = GPTSI_NEW(&r->hooks, gpts_real, size);
+    if (r->x && r->y) return GPTS_OK;
+    gpts_recording_free(r);
+    return gptsi_no_memory(r->error, "a recording", size, sizeof(gpts_real));
+}
+
+GPTS_API gpts_status gpts_recording_make(gpts_recording *r, gpts_model *m, size_t layer, const int32_t *tokens, size_t n_sequences, size_t T)
+{
+    size_t C = (size_t)m->config.n_embd, each = gptsi_max(1, gptsi_min(n_sequences, 4096 / (T ? T : 1))), n, done;
+    GPTSI_TRY(gptsi_recording_new(r, layer, n_sequences, T, C, &m->hooks));
+    for (done = 0; done < n_sequences; done += n) {
+        gpts_batch batch;
+        gpts_status status;
+        n = gptsi_min(each, n_sequences - done);
+        memset(&batch, 0, sizeof batch);
+        batch.tokens = tokens + done * T; batch.B = n; batch.T = T;
+        status = gpts_model_record(m, &batch, layer, r->x + done * T * C, r->y + done * T * C);
+        if (status != GPTS_OK) {
+            gpts_recording_free(r);
+            memcpy(r->error, m->error, sizeof r->error);
+            return status;
+        }
+    }
+    return GPTS_OK;
+}
+
+GPTS_API void gpts_approximator_free(gpts_approximator *a)
+{
+    gpts_hooks hooks;
+    if (!a) return;
+    hooks = a->hooks;
+    gptsi_delete(&hooks, a->fc_w);
+    memset(a, 0, sizeof *a);
+}
+
+static size_t gptsi_approximator_size(size_t C, size_t k, size_t h)        /* values of its four tensors */
+{
+    return gptsi_add(gptsi_add(gptsi_mul(gptsi_mul(k, C), h), h), gptsi_add(gptsi_mul(h, C), C));
+}
+
+/* all weights zero */
+static gpts_status gptsi_approximator_new(gpts_approximator *a, gpts_approximator_kind kind, int32_t layer, size_t C, size_t k, size_t h,
+                                          gpts_activation activation, const gpts_hooks *hooks)
+{
+    size_t size = gptsi_approximator_size(C, k, h);
+    memset(a, 0, sizeof *a);
+    if (hooks) a->hooks = *hooks;
+    a->kind = kind; a->layer = layer; a->C = C; a->window = k; a->hidden = h; a->activation = activation;
+    a->fc_w = GPTSI_NEW(&a->hooks, gpts_real, size);
+    if (!a->fc_w) return gptsi_no_memory(a->error, "an approximator", size, sizeof(gpts_real));
+    a->fc_b = a->fc_w + k * C * h; a->proj_w = a->fc_b + h; a->proj_b = a->proj_w + h * C;
+    return GPTS_OK;
+}
+
+/* A CPU of its own and the buffers of n rows; used by fit and R2. */
+typedef struct gptsi_approx_run { gptsi_cpu cpu; size_t n; gpts_real *z, *pre, *act, *out, *g, *dact; } gptsi_approx_run;
+static void gptsi_approx_run_free(gptsi_approx_run *run)
+{
+    gpts_hooks hooks = run->cpu.hooks;
+    gptsi_delete(&hooks, run->z);
+    gptsi_cpu_free(&run->cpu);
+}
+static gpts_status gptsi_approx_run_make(gptsi_approx_run *run, gpts_approximator *a, size_t n)
+{
+    size_t kC = a->window * a->C, h = a->hidden, each = gptsi_add(gptsi_add(kC, gptsi_mul(3, h)), gptsi_mul(2, a->C));
+    memset(run, 0, sizeof *run);
+    run->cpu.hooks = a->hooks;
+    run->n = n;
+    run->z = GPTSI_NEW(&a->hooks, gpts_real, gptsi_mul(n, each));
+    if (!run->z) return gptsi_no_memory(a->error, "the approximator's rows", gptsi_mul(n, each), sizeof(gpts_real));
+    run->pre = run->z + n * kC; run->act = run->pre + n * h; run->dact = run->act + n * h; run->out = run->dact + n * h; run->g = run->out + n * a->C;
+    return gptsi_cpu_init(&run->cpu, &a->hooks, a->error);
+}
+
+/* z row i = the window that ends at recorded row `row` */
+static void gptsi_approx_gather(const gpts_approximator *a, const gpts_recording *data, size_t row, gpts_real *z)
+{
+    size_t C = a->C, t = row % data->T, j;
+    for (j = 0; j < a->window; j++) {
+        size_t back = a->window - 1 - j;
+        if (back > t) memset(z + j * C, 0, C * sizeof *z);
+        else memcpy(z + j * C, data->x + (row - back) * C, C * sizeof *z);
+    }
+}
+static void gptsi_approx_forward(const gpts_approximator *a, gptsi_approx_run *run, size_t n)               /* (Q1) */
+{
+    gptsi_cpu_linear_forward(&run->cpu, run->pre, run->z, a->fc_w, a->fc_b, n, a->window * a->C, a->hidden);
+    gptsi_cpu_activation_forward(&run->cpu, run->act, run->pre, n * a->hidden, a->activation);
+    gptsi_cpu_linear_forward(&run->cpu, run->out, run->act, a->proj_w, a->proj_b, n, a->hidden, a->C);
+}
+
+/* mean [C] of the recorded outputs */
+static void gptsi_recording_mean(const gpts_recording *data, double *mean)
+{
+    size_t rows = data->n_sequences * data->T, r, c;
+    for (c = 0; c < data->C; c++) mean[c] = 0;
+    for (r = 0; r < rows; r++) for (c = 0; c < data->C; c++) mean[c] += (double)data->y[r * data->C + c];
+    for (c = 0; c < data->C; c++) mean[c] /= (double)rows;
+}
+
+GPTS_API gpts_status gpts_approximator_r2(gpts_approximator *a, const gpts_recording *data, double *r2)      /* (Q4) */
+{
+    size_t rows = data->n_sequences * data->T, C = a->C, r, i, c, n;
+    double error = 0, total = 0, *mean;
+    gptsi_approx_run run;
+    gpts_status status;
+    if (data->C != C || !rows) return gptsi_fail(a->error, GPTS_BAD_SHAPE, "a recording of width %llu with %llu rows for an approximator of width %llu",
+                                                 (unsigned long long)data->C, (unsigned long long)rows, (unsigned long long)C);
+    mean = GPTSI_NEW(&a->hooks, double, C);
+    if (!mean) return gptsi_no_memory(a->error, "the mean output", C, sizeof *mean);
+    gptsi_recording_mean(data, mean);
+    status = gptsi_approx_run_make(&run, a, gptsi_min(rows, 1024));
+    for (r = 0; status == GPTS_OK && r < rows; r += n) {
+        n = gptsi_min(run.n, rows - r);
+        for (i = 0; i < n; i++) gptsi_approx_gather(a, data, r + i, run.z + i * a->window * C);
+        gptsi_approx_forward(a, &run, n);
+        for (i = 0; i < n; i++) for (c = 0; c < C; c++) {
+            double y = (double)data->y[(r + i) * C + c], e = y - (double)run.out[i * C + c];
+            error += e * e; total += (y - mean[c]) * (y - mean[c]);
+        }
+    }
+    gptsi_approx_run_free(&run);
+    gptsi_delete(&a->hooks, mean);
+    if (status == GPTS_OK) *r2 = total > 0 ? 1 - error / total : error > 0 ? -DBL_MAX : 1;
+    return status;
+}
+
+/* (Q3) one AdamW update on `batch` rows drawn at random; returns their mean squared error */
+static double gptsi_approx_update(gpts_approximator *a, gptsi_approx_run *run, const gpts_recording *data, gpts_real *blocks, size_t size,
+                                  double rate, double decay, uint64_t step, uint64_t seed)
+{
+    size_t C = a->C, kC = a->window * C, h = a->hidden, rows = data->n_sequences * data->T, n = run->n, i, c;
+    gpts_real *g = blocks, *m = blocks + size, *v = blocks + 2 * size;
+    gpts_real *dfc_w = g, *dfc_b = g + kC * h, *dproj_w = dfc_b + h, *dproj_b = dproj_w + h * C;
+    double mse = 0;
+    for (i = 0; i < n; i++) {
+        size_t row = (size_t)(gptsi_hash(seed, step, i) % rows);
+        gptsi_approx_gather(a, data, row, run->z + i * kC);
+        memcpy(run->g + i * C, data->y + row * C, C * sizeof *run->g);
+    }
+    gptsi_approx_forward(a, run, n);
+    for (i = 0; i < n * C; i++) {
+        double e = (double)run->out[i] - (double)run->g[i];
+        mse += e * e;
+        run->g[i] = (gpts_real)(2 * e / (double)n);                          /* d (sum over channels of the mean square) */
+    }
+    gptsi_cpu_linear_backward(&run->cpu, run->dact, dproj_w, dproj_b, run->g, run->act, a->proj_w, n, h, C);
+    gptsi_cpu_activation_backward(&run->cpu, run->dact, run->dact, run->pre, n * h, a->activation);
+    gptsi_cpu_linear_backward(&run->cpu, NULL, dfc_w, dfc_b, run->dact, run->z, a->fc_w, n, kC, h);
+    for (c = 0; c < 4; c++) {
+        size_t at = c == 0 ? 0 : c == 1 ? kC * h : c == 2 ? kC * h + h : kC * h + h + h * C, count = c == 0 ? kC * h : c == 1 ? h : c == 2 ? h * C : C;
+        gptsi_cpu_adamw(&run->cpu, a->fc_w + at, g + at, m + at, v + at, count, 1, rate, c % 2 ? 0 : decay, 0.9, 0.999, 1e-8, step + 1);
+    }
+    return mse / (double)(n * C);
+}
+
+GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_model *model, const gpts_recording *data, const gpts_recording *held_out,
+                                           const gpts_approximator_options *options, double *r2)
+{
+    gpts_approximator_options o;
+    size_t C = data->C, k, h, i, size, rows = data->n_sequences * data->T;
+    gptsi_approx_run run;
+    gpts_real *blocks = NULL;
+    double *mean, spread = 0;
+    gpts_status status;
+    char error[GPTS_ERROR_BYTES];
+    memset(&o, 0, sizeof o);
+    memset(a, 0, sizeof *a);
+    memset(&run, 0, sizeof run);
+    if (options) o = *options;
+    k = o.kind == GPTS_APPROX_MEAN || o.kind == GPTS_APPROX_NOTHING || !o.window ? 1 : o.window;
+    h = o.kind == GPTS_APPROX_MEAN || o.kind == GPTS_APPROX_NOTHING ? 1 : o.hidden ? o.hidden : C;
+    if (!rows || k > 65536 || o.kind < GPTS_APPROX_MLP || o.kind > GPTS_APPROX_NOTHING || !(o.learning_rate >= 0) || !(o.weight_decay >= 0))
+        return gptsi_fail(a->error, GPTS_BAD_ARGUMENT, "an approximator's fit needs recorded rows, a known kind, a window up to 65536 and rates of 0 or more");
+    if (!o.updates) o.updates = 1000;
+    if (!o.batch) o.batch = 256;
+    if (!(o.learning_rate > 0)) o.learning_rate = 3e-3;
+    GPTSI_TRY(gptsi_approximator_new(a, o.kind, data->layer, C, k, h, model ? model->config.approx_activation : GPTS_RELU, &data->hooks));
+    size = gptsi_approximator_size(C, k, h);
+    mean = GPTSI_NEW(&a->hooks, double, C);
+    status = mean ? GPTS_OK : gptsi_no_memory(a->error, "the mean output", C, sizeof *mean);
+    if (status == GPTS_OK) {
+        gptsi_recording_mean(data, mean);
+        for (i = 0; i < rows * C; i++) { double e = (double)data->y[i] - mean[i % C]; spread += e * e; }
+        spread = sqrt(spread / (double)(rows * C));
+        if (o.kind != GPTS_APPROX_NOTHING) for (i = 0; i < C; i++) a->proj_b[i] = (gpts_real)mean[i];
+    }
+    if (status == GPTS_OK && (o.kind == GPTS_APPROX_MLP || o.kind == GPTS_APPROX_RANDOM)) {
+        gptsi_fill fill;                                  /* outputs of the spread of y: the control's scale, the fit's start */
+        fill.x = a->fc_w; fill.seed = gptsi_hash(o.seed, 31, 0); fill.std = 1 / sqrt((double)(k * C));
+        gptsi_fill_normal(&fill, 0, k * C * h, 0);
+        fill.x = a->proj_w; fill.seed = gptsi_hash(o.seed, 31, 1); fill.std = (o.kind == GPTS_APPROX_MLP ? 0.1 : 1.4) * spread / sqrt((double)h);
+        gptsi_fill_normal(&fill, 0, h * C, 0);
+    }
+    if (status == GPTS_OK && o.kind == GPTS_APPROX_MLP) {
+        blocks = GPTSI_NEW(&a->hooks, gpts_real, gptsi_mul(3, size));
+        status = blocks ? gptsi_approx_run_make(&run, a, o.batch) : gptsi_no_memory(a->error, "the approximator's moments", gptsi_mul(3, size), sizeof *blocks);
+        for (i = 0; status == GPTS_OK && i < o.updates; i++) {
+            double warm = (double)(i + 1) < 0.05 * (double)o.updates ? (double)(i + 1) / (0.05 * (double)o.updates) : 1;
+            double rate = o.learning_rate * warm * 0.5 * (1 + cos(3.141592653589793 * (double)i / (double)o.updates));
+            double mse = gptsi_approx_update(a, &run, data, blocks, size, rate, o.weight_decay, i, gptsi_hash(o.seed, 32, 0));
+            if (o.progress) o.progress(o.context, i + 1, o.updates, mse);
+            if (!(mse <= DBL_MAX)) status = gptsi_fail(a->error, GPTS_NOT_FINITE, "the approximator of layer %ld: error not finite at update %llu", (long)a->layer, (unsigned long long)i);
+        }
+        gptsi_approx_run_free(&run);
+        gptsi_delete(&a->hooks, blocks);
+    }
+    gptsi_delete(&a->hooks, mean);
+    if (status == GPTS_OK && r2) status = gpts_approximator_r2(a, held_out ? held_out : data, r2);
+    if (status != GPTS_OK) {
+        memcpy(error, a->error, sizeof error);
+        gpts_approximator_free(a);
+        memcpy(a->error, error, sizeof error);
+    }
+    return status;
+}
+
+GPTS_API gpts_status gpts_approximator_install(gpts_model *m, gpts_trainer *trainer, const gpts_approximator *a, int train)
+{
+    static const gpts_parameter kinds[4] = { GPTS_P_APPROX_FC_W, GPTS_P_APPROX_FC_B, GPTS_P_APPROX_PROJ_W, GPTS_P_APPROX_PROJ_B };
+    const gpts_real *from[4];
+    gptsi_layer_shape *shapes;
+    gpts_status status;
+    size_t i;
+    if (a->layer < 0 || a->layer >= m->config.n_layer || a->C != (size_t)m->config.n_embd || !a->fc_w)
+        return gptsi_fail(m->error, GPTS_BAD_SHAPE, "an approximator of layer %ld and width %llu does not fit a model of %lld layers and width %lld",
+                          (long)a->layer, (unsigned long long)a->C, (long long)m->config.n_layer, (long long)m->config.n_embd);
+    for (i = 0; i < (size_t)m->config.n_layer; i++)
+        if (m->layers[i].hidden && (int32_t)i != a->layer && a->activation != m->config.approx_activation)
+            return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the model's approximators all have one activation, and this one's is another");
+    shapes = gptsi_shapes_of(m);
+    if (!shapes) return gptsi_no_memory(m->error, "the layers' shapes", 1, sizeof *shapes);
+    memset(&shapes[a->layer], 0, sizeof *shapes);
+    shapes[a->layer].window = a->window; shapes[a->layer].hidden = a->hidden; shapes[a->layer].train_approximator = train;
+    status = gptsi_model_reshape(m, trainer, shapes);
+    gptsi_delete(&m->hooks, shapes);
+    if (status != GPTS_OK) return status;
+    m->config.approx_activation = a->activation;
+    from[0] = a->fc_w; from[1] = a->fc_b; from[2] = a->proj_w; from[3] = a->proj_b;
+    for (i = 0; i < 4; i++) {
+        gpts_tensor *t = gptsi_layer_tensor(m, (size_t)a->layer, kinds[i]);
+        m->ops->upload(m->device, t->data, from[i], t->size * sizeof *t->data);
+    }
+    return GPTS_OK;
+}
+
+/* ---- static heads: calibration, selection, fit ---- */
 
 /* (FIT goes here) */
 
@@ -2316,7 +3650,307 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
    @@SAMPLE  sessions with a cache; logits to token
    ============================================================================== */
 
-/* (SAMPLE goes here) */
+/* A session keeps, per layer, what the next token needs of the past: keys and values of
+   live heads (they grow with the context), W values and R states of linear static heads
+   (they do not), the last k inputs of a windowed approximator.                            */
+
+static gpts_status gptsi_session_said(gpts_session *s, gpts_status status)
+{
+    if (status != GPTS_OK && s->model->error != s->error) memcpy(s->error, s->model->error, sizeof s->error);
+    return status;
+}
+
+static gpts_status gptsi_session_array(gpts_session *s, gpts_real **array, size_t count, size_t each)
+{
+    gpts_model *m = s->model;
+    size_t bytes = gptsi_mul(gptsi_mul(s->B, count), gptsi_mul(each, sizeof(gpts_real)));
+    void *memory = NULL;
+    if (!bytes) return GPTS_OK;
+    if (bytes == SIZE_MAX || m->ops->allocate(m->device, bytes, &memory) != GPTS_OK)
+        return gptsi_no_memory(s->error, "the session's cache", bytes, 1);
+    m->ops->zero(m->device, memory, bytes);
+    *array = (gpts_real *)memory;
+    s->state_bytes += bytes;
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_session_make(gpts_session *s)
+{
+    gpts_model *m = s->model;
+    size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, l;
+    s->position = GPTSI_NEW(&s->hooks, int32_t, s->B);
+    s->caches = GPTSI_NEW(&s->hooks, gpts_cache, L ? L : 1);
+    s->logits = GPTSI_NEW(&s->hooks, gpts_real, gptsi_mul(s->B, (size_t)m->config.vocab_size));
+    if (!s->position || !s->caches || !s->logits) return gptsi_no_memory(s->error, "the session", s->B, (size_t)m->config.vocab_size);
+    for (l = 0; l < L; l++) {
+        gpts_heads *heads = &m->layers[l].heads;
+        gpts_cache *cache = &s->caches[l];
+        cache->B = s->B; cache->capacity = s->capacity;
+        GPTSI_TRY(gptsi_session_array(s, &cache->keys, gptsi_mul(heads->U, s->capacity), heads->D));
+        GPTSI_TRY(gptsi_session_array(s, &cache->values, gptsi_mul(heads->U, s->capacity), heads->D));
+        if (m->layers[l].window > 1) GPTSI_TRY(gptsi_session_array(s, &cache->window, m->layers[l].window, C));
+        if (heads->n) {
+            gpts_status status = gptsi_static_prepare(heads, s->capacity, &m->hooks, m->error);
+            if (status == GPTS_TOO_LONG) status = gptsi_static_prepare(heads, heads->S, &m->hooks, m->error);   /* decode says so when it gets there */
+            GPTSI_TRY(gptsi_session_said(s, status));
+            gptsi_static_cache_size(heads, s->capacity, &cache->ring_rows, &cache->state_size);
+            GPTSI_TRY(gptsi_session_array(s, &cache->ring, gptsi_mul(heads->n, cache->ring_rows), heads->D));
+            GPTSI_TRY(gptsi_session_array(s, &cache->state, heads->n, cache->state_size));
+        }
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_session_init(gpts_session *s, gpts_model *m, size_t B, size_t capacity, const gpts_hooks *hooks)
+{
+    gpts_status status;
+    char error[GPTS_ERROR_BYTES];
+    memset(s, 0, sizeof *s);
+    if (!B || !capacity || B > INT32_MAX || capacity > INT32_MAX)
+        return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "a session needs a batch and a capacity of 1 or more");
+    s->model = m; s->B = B; s->capacity = capacity; s->hooks = hooks ? *hooks : m->hooks;
+    status = gptsi_session_make(s);
+    if (status != GPTS_OK) {
+        memcpy(error, s->error, sizeof error);
+        gpts_session_free(s);
+        memcpy(s->error, error, sizeof error);
+    }
+    return status;
+}
+
+GPTS_API void gpts_session_free(gpts_session *s)
+{
+    gpts_model *m = s ? s->model : NULL;
+    gpts_hooks hooks;
+    size_t l, i;
+    if (!m) return;
+    if (s->caches) for (l = 0; l < (size_t)m->config.n_layer; l++) {
+        gpts_cache *cache = &s->caches[l];
+        gpts_real *array[5];
+        array[0] = cache->keys; array[1] = cache->values; array[2] = cache->window; array[3] = cache->ring; array[4] = cache->state;
+        for (i = 0; i < 5; i++) if (array[i]) m->ops->release(m->device, array[i]);
+    }
+    hooks = s->hooks;
+    gptsi_delete(&hooks, s->position); gptsi_delete(&hooks, s->caches); gptsi_delete(&hooks, s->logits);
+    memset(s, 0, sizeof *s);
+}
+
+GPTS_API void gpts_session_reset(gpts_session *s)
+{
+    gpts_model *m = s->model;
+    size_t l;
+    memset(s->position, 0, s->B * sizeof *s->position);
+    for (l = 0; l < (size_t)m->config.n_layer; l++) {              /* keys and values beyond the position are never read */
+        gpts_cache *cache = &s->caches[l];
+        const gpts_heads *heads = &m->layers[l].heads;
+        if (cache->ring) m->ops->zero(m->device, cache->ring, s->B * heads->n * cache->ring_rows * heads->D * sizeof(gpts_real));
+        if (cache->state) m->ops->zero(m->device, cache->state, s->B * heads->n * cache->state_size * sizeof(gpts_real));
+        if (cache->window) m->ops->zero(m->device, cache->window, s->B * m->layers[l].window * (size_t)m->config.n_embd * sizeof(gpts_real));
+    }
+}
+
+/* after a prefill: row b's window at its last token, one [k,C] of windows [B,T,k C] */
+static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch)
+{
+    gpts_model *m = s->model;
+    size_t bytes = m->layers[l].window * (size_t)m->config.n_embd * m->ops->activation_bytes, b;
+    for (b = 0; b < batch->B; b++)
+        m->ops->copy(m->device, (unsigned char *)(void *)s->caches[l].window + b * bytes, windows + (b * batch->T + (size_t)batch->length[b] - 1) * bytes, bytes);
+}
+
+/* one more token: the oldest input leaves, the new one enters; windows [B,k C] = */
+static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids)
+{
+    gpts_model *m = s->model;
+    size_t row = (size_t)m->config.n_embd * m->ops->activation_bytes, bytes = m->layers[l].window * row, b;
+    for (b = 0; b < s->B; b++) {
+        unsigned char *kept = (unsigned char *)(void *)s->caches[l].window + b * bytes;
+        if (ids[b] >= 0) {
+            m->ops->copy(m->device, kept, kept + row, bytes - row);
+            m->ops->copy(m->device, kept + bytes - row, rows + b * row, row);
+        }
+        m->ops->copy(m->device, windows + b * bytes, kept, bytes);
+    }
+}
+
+/* w->first = -position, so that embedding's t - first is the position; w->length = position, -1 for a resting row */
+static void gptsi_step_upload(gpts_session *s, const int32_t *ids)
+{
+    gpts_model *m = s->model;
+    gpts_work *w = m->work;
+    size_t b;
+    for (b = 0; b < s->B; b++) w->host[b] = ids[b] < 0 ? 0 : -s->position[b];
+    m->ops->upload(m->device, w->first, w->host, s->B * sizeof *w->host);
+    for (b = 0; b < s->B; b++) w->host[b] = ids[b] < 0 ? -1 : s->position[b];
+    m->ops->upload(m->device, w->length, w->host, s->B * sizeof *w->host);
+}
+
+/* s->logits of rows [B,C] of activations */
+static gpts_status gptsi_session_logits(gpts_session *s, const unsigned char *rows)
+{
+    gpts_model *m = s->model;
+    gpts_work *w = m->work;
+    size_t C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, b, n;
+    for (b = 0; b < s->B; b += n) {
+        n = gptsi_min(s->B - b, w->logits_rows);
+        m->ops->logits(m->device, w->logits, rows + b * C * m->ops->activation_bytes, gptsi_output_matrix(m)->data, n, C, V);
+        m->ops->download(m->device, s->logits + b * V, w->logits, n * V * sizeof *s->logits);
+    }
+    return gptsi_session_said(s, m->ops->status(m->device, m->error));
+}
+
+GPTS_API gpts_status gpts_session_prefill(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length)
+{
+    gpts_model *m = s->model;
+    gpts_batch batch;
+    gptsi_run run;
+    gpts_status status;
+    int32_t *lengths;
+    size_t b, row = (size_t)m->config.n_embd * m->ops->activation_bytes;
+    for (b = 0; b < s->B; b++) {
+        if (s->position[b]) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "prefill needs an empty session: reset it first");
+        if (length && (length[b] < 1 || (size_t)length[b] > T)) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "row %llu has %ld tokens, expected 1 to %llu", (unsigned long long)b, (long)length[b], (unsigned long long)T);
+    }
+    if (T > s->capacity) return gptsi_fail(s->error, GPTS_TOO_LONG, "%llu tokens do not fit a session of capacity %llu", (unsigned long long)T, (unsigned long long)s->capacity);
+    lengths = GPTSI_NEW(&m->hooks, int32_t, s->B);
+    if (!lengths) return gptsi_no_memory(s->error, "a prefill", s->B, sizeof *lengths);
+    for (b = 0; b < s->B; b++) lengths[b] = length ? length[b] : (int32_t)T;
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = ids; batch.B = s->B; batch.T = T; batch.length = lengths;
+    memset(&run, 0, sizeof run);
+    run.stop = SIZE_MAX; run.session = s;
+    status = gptsi_session_said(s, gptsi_forward(m, &batch, &run));
+    if (status == GPTS_OK) {
+        gpts_work *w = m->work;
+        for (b = 0; b < s->B; b++) m->ops->copy(m->device, w->branch + b * row, w->norm + (b * T + (size_t)lengths[b] - 1) * row, row);
+        status = gptsi_session_logits(s, w->branch);
+    }
+    if (status == GPTS_OK) memcpy(s->position, lengths, s->B * sizeof *lengths);
+    gptsi_delete(&m->hooks, lengths);
+    return status;
+}
+
+GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
+{
+    gpts_model *m = s->model;
+    gpts_batch batch;
+    gptsi_run run;
+    size_t b, l, longest = 0;
+    for (b = 0; b < s->B; b++) {
+        if (ids[b] < 0) continue;
+        longest = gptsi_max(longest, (size_t)s->position[b] + 1);
+        if ((size_t)s->position[b] >= s->capacity)
+            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has filled the session's capacity of %llu tokens", (unsigned long long)b, (unsigned long long)s->capacity);
+        if (m->config.position == GPTS_POSITION_LEARNED && s->position[b] >= m->config.n_positions)
+            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has used all %lld learned positions", (unsigned long long)b, (long long)m->config.n_positions);
+    }
+    if (!longest) return GPTS_OK;
+    for (l = 0; l < (size_t)m->config.n_layer; l++)
+        if (m->layers[l].heads.n) GPTSI_TRY(gptsi_session_said(s, gptsi_static_prepare(&m->layers[l].heads, longest, &m->hooks, m->error)));
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = ids; batch.B = s->B; batch.T = 1;
+    memset(&run, 0, sizeof run);
+    run.stop = SIZE_MAX; run.session = s; run.step = ids;
+    GPTSI_TRY(gptsi_session_said(s, gptsi_forward(m, &batch, &run)));
+    GPTSI_TRY(gptsi_session_logits(s, m->work->norm));
+    for (b = 0; b < s->B; b++) s->position[b] += ids[b] >= 0;
+    return GPTS_OK;
+}
+
+GPTS_API const gpts_real *gpts_session_logits(const gpts_session *s, size_t b)
+{
+    return b < s->B ? s->logits + b * (size_t)s->model->config.vocab_size : NULL;
+}
+
+/* Order of reals as unsigned integers: a < b exactly if key(a) < key(b); NaN is 0. */
+static uint64_t gptsi_order_key(gpts_real x)
+{
+    if (!(x == x)) return 0;
+    if (x == 0) x = 0;                                    /* -0 and 0 are one value */
+    if (sizeof x == 4) {
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        return bits >> 31 ? ~bits : bits | ((uint32_t)1 << 31);
+    } else {
+        uint64_t bits;
+        memcpy(&bits, &x, sizeof x);
+        return bits >> 63 ? ~bits : bits | ((uint64_t)1 << 63);
+    }
+}
+
+/* Sampling needs no memory: the least logit that may be drawn is found by halving the
+   ordered keys, once for top_k (a count) and once for top_p (a mass).  Candidates are
+   those above `floor`, and the first `ties` in id order of those equal to it.             */
+typedef struct gptsi_draw { const gpts_real *logits; size_t V; double top, temperature; uint64_t floor; size_t ties; } gptsi_draw;
+static double gptsi_draw_weight(const gptsi_draw *d, size_t v) { return exp(((double)d->logits[v] - d->top) / d->temperature); }
+
+/* how many candidates have at least `key`, and (mass not NULL) their weight */
+static size_t gptsi_draw_above(const gptsi_draw *d, uint64_t key, double *mass)
+{
+    size_t v, ties = 0, count = 0;
+    if (mass) *mass = 0;
+    for (v = 0; v < d->V; v++) {
+        uint64_t k = gptsi_order_key(d->logits[v]);
+        if (!k || k < key || k < d->floor || (k == d->floor && ties++ >= d->ties)) continue;
+        count++;
+        if (mass) *mass += gptsi_draw_weight(d, v);
+    }
+    return count;
+}
+
+/* only the best `count` candidates remain (mass 0), or the fewest whose weights reach `mass` */
+static void gptsi_draw_restrict(gptsi_draw *d, size_t count, double mass)
+{
+    uint64_t low = d->floor, high = gptsi_order_key((gpts_real)d->top), middle;
+    size_t n, v, want, limit;
+    double p = 0, each = 0;
+    while (low < high) {                                  /* largest key that still leaves enough */
+        middle = low + (high - low) / 2 + 1;
+        n = gptsi_draw_above(d, middle, mass > 0 ? &p : NULL);
+        if (mass > 0 ? p >= mass : n >= count) low = middle; else high = middle - 1;
+    }
+    limit = low == d->floor ? d->ties : d->V;
+    n = gptsi_draw_above(d, low + 1, &p);                 /* all of these stay; of the equals to low: */
+    for (v = 0; v < d->V; v++) if (gptsi_order_key(d->logits[v]) == low) { each = gptsi_draw_weight(d, v); break; }
+    if (mass > 0) for (want = 1, p += each; p < mass && want < limit; want++) p += each;
+    else want = count > n ? count - n : 1;
+    d->floor = low; d->ties = gptsi_min(want, limit);
+}
+
+/* --------------------------------------------------------------------------
+ * One token from logits                                                (X4)
+ *   p[v] ~ exp(logits[v] / temperature) over the top_k largest logits, of which the
+ *   fewest whose p sum to top_p (Holtzman et al., arXiv 1904.09751); temperature 0, or
+ *   an infinite logit: the largest.  Equal logits rank by id.
+ *   cost    V per halving, at most 32 (float) or 64; no memory
+ *   tests   model.c: sampling_*
+ * ------------------------------------------------------------------------ */
+GPTS_API int32_t gpts_sample(const gpts_real *logits, size_t V, const gpts_sampling *sampling, gpts_rng *rng)
+{
+    gptsi_draw d;
+    size_t v, best = SIZE_MAX, ties = 0;
+    double mass, u;
+    d.logits = logits; d.V = V; d.floor = 1; d.ties = SIZE_MAX;
+    for (v = 0; v < V; v++) if (gptsi_order_key(logits[v]) && (best == SIZE_MAX || logits[v] > logits[best])) best = v;
+    if (best == SIZE_MAX) return 0;
+    d.top = (double)logits[best]; d.temperature = sampling ? sampling->temperature : 0;
+    if (!(d.temperature > 0) || !(fabs(d.top) <= DBL_MAX)) return (int32_t)best;
+    if (sampling->top_k && sampling->top_k < V) gptsi_draw_restrict(&d, sampling->top_k, 0);
+    gptsi_draw_above(&d, 0, &mass);
+    if (sampling->top_p > 0 && sampling->top_p < 1) {
+        gptsi_draw_restrict(&d, 0, sampling->top_p * mass);
+        gptsi_draw_above(&d, 0, &mass);
+    }
+    u = gpts_rng_uniform(rng) * mass;
+    for (v = 0; v < V; v++) {
+        uint64_t k = gptsi_order_key(logits[v]);
+        if (!k || k < d.floor || (k == d.floor && ties++ >= d.ties)) continue;
+        best = v;                                         /* rounding may leave u over the last one: it is drawn */
+        u -= gptsi_draw_weight(&d, v);
+        if (u < 0) break;
+    }
+    return (int32_t)best;
+}
 
 /* ==============================================================================
    @@TOKENIZER  bytes, characters, byte-level BPE, GPT-2's encoding, WordPiece
