@@ -2866,9 +2866,9 @@ static double gptsi_score_scale(const gpts_model *m)
 }
 static double gptsi_theta(const gpts_model *m) { return m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0; }
 
-/* ids inside the rows' intervals are checked and put on the device; outside, tokens
-   become 0 and targets -1 */
-static gpts_status gptsi_batch_upload(gpts_model *m, const gpts_batch *batch)
+/* ids inside the rows' intervals are checked and put on the device; outside, and in rows
+   that rest while others decode, tokens become 0 and targets -1 */
+static gpts_status gptsi_batch_upload(gpts_model *m, const gpts_batch *batch, int decode)
 {
     gpts_work *w = m->work;
     size_t B = batch->B, T = batch->T, b, t;
@@ -2880,7 +2880,7 @@ static gpts_status gptsi_batch_upload(gpts_model *m, const gpts_batch *batch)
             size_t first = batch->first ? (size_t)batch->first[b] : 0, end = batch->length ? first + (size_t)batch->length[b] : T;
             for (t = 0; t < T; t++) {
                 int32_t id = from[b * T + t];
-                int inside = t >= first && t < end;
+                int inside = t >= first && t < end && !(decode && id < 0);
                 if (inside && (id >= m->config.vocab_size || (id < 0 && !pass)))
                     return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "%s %ld at row %llu, position %llu is outside 0 .. %lld", pass ? "target" : "token",
                                       (long)id, (unsigned long long)b, (unsigned long long)t, (long long)m->config.vocab_size - 1);
@@ -2964,7 +2964,7 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
     unsigned char *x;
     if (!run->step) GPTSI_TRY(gptsi_batch_check(m, batch));
     GPTSI_TRY(gptsi_work_ready(m, batch->B, batch->T, run->keep));
-    GPTSI_TRY(gptsi_batch_upload(m, batch));
+    GPTSI_TRY(gptsi_batch_upload(m, batch, run->step != NULL));
     if (run->step) gptsi_step_upload(run->session, run->step);
     x = L ? w->layers[0].x : w->x;
     op->embed_forward(m->device, x, w->tokens, batch->first || run->step ? w->first : NULL, m->tensors[0].data,
