@@ -1449,11 +1449,11 @@ static void gptsi_embed_rows(void *arg, size_t begin, size_t end, size_t worker)
     size_t n, c, C = a->C;
     (void)worker;
     for (n = begin; n < end; n++) {
-        size_t t = n % a->T, start = a->first ? (size_t)a->first[n / a->T] : 0;
+        int64_t position = (int64_t)(n % a->T) - (a->first ? a->first[n / a->T] : 0);      /* below 0 before the row's start */
         const gpts_real *wte = a->x + (size_t)a->tokens[n] * C;
         gpts_real *x = a->y + n * C;
         memcpy(x, wte, C * sizeof *x);
-        if (a->x2 && t >= start) for (c = 0; c < C; c++) x[c] += a->x2[(t - start) * C + c];
+        if (a->x2 && position >= 0) for (c = 0; c < C; c++) x[c] += a->x2[(size_t)position * C + c];
     }
 }
 static void gptsi_cpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32_t *first,
@@ -2304,6 +2304,45 @@ static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m);
 static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch);
 static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
 static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
+
+static void gptsi_cpu_copy(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memmove(to, from, bytes); }
+
+/* STAND-IN for the mixed layer of @@STATIC, slow and plain: whoever lands gptsi_cpu_attention_* deletes from here ... */
+static void stub_rope(gpts_real *x, size_t D, long pos, double theta, double sign){size_t d;if(theta<=0)return;for(d=0;d<D/2;d++){double a=(double)pos*pow(theta,-2.0*(double)d/(double)D);double c=cos(a),s=sign*sin(a);double p=(double)x[d],q=(double)x[d+D/2];x[d]=(gpts_real)(p*c-q*s);x[d+D/2]=(gpts_real)(q*c+p*s);}}
+static unsigned char stub_scratch[1<<20];
+static void gptsi_cpu_attention_forward(void *device, const gpts_heads *h, void *y_, gpts_real *lse, void *qkv_, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta)
+{ size_t b,s,i,j,d,D=h->D,w=(2*h->U+h->K)*D; gpts_real*y=(gpts_real*)y_,*qkv=(gpts_real*)qkv_; double *p=(double*)malloc(T*8);(void)device;
+ for(b=0;b<B;b++){ size_t f=first?(size_t)first[b]:0,e=length?f+(size_t)length[b]:T;
+  for(i=0;i<T;i++) for(s=0;s<2*h->U;s++) stub_rope(qkv+(b*T+i)*w+s*D,D,(long)i-(long)f,theta,1);
+  for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){ for(i=0;i<T;i++)for(d=0;d<D;d++)y[(b*T+i)*h->K*D+s*D+d]=0; gptsi_static_forward(h,(size_t)h->static_slot[s],e-f,qkv+(b*T+f)*w+(2*h->U+s)*D,w,y+(b*T+f)*h->K*D+s*D,h->K*D,stub_scratch,sizeof stub_scratch); continue;}
+   { size_t u=(size_t)h->live_slot[s];
+   for(i=0;i<T;i++){ double m=-INFINITY,z=0; gpts_real*o=y+(b*T+i)*h->K*D+s*D; for(d=0;d<D;d++)o[d]=0; lse[(b*h->U+u)*T+i]=(gpts_real)-INFINITY; if(i<f||i>=e)continue;
+    for(j=f;j<=i;j++){double a=0;for(d=0;d<D;d++)a+=(double)qkv[(b*T+i)*w+u*D+d]*(double)qkv[(b*T+j)*w+(h->U+u)*D+d];p[j]=a*scale;if(p[j]>m)m=p[j];}
+    for(j=f;j<=i;j++)z+=p[j]=exp(p[j]-m);
+    for(d=0;d<D;d++){double a=0;for(j=f;j<=i;j++)a+=p[j]/z*(double)qkv[(b*T+j)*w+(2*h->U+s)*D+d];o[d]=(gpts_real)a;}
+    lse[(b*h->U+u)*T+i]=(gpts_real)(m+log(z)); } } } } free(p);}
+static void gptsi_cpu_attention_backward(void *device, const gpts_heads *h, void *dqkv_, const void *dy_, const void *y_, const gpts_real *lse, const void *qkv_, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *da, gpts_real *dr, gpts_real *dc, gpts_real *dd)
+{ size_t b,s,i,j,d,D=h->D,w=(2*h->U+h->K)*D; const gpts_real*y=(const gpts_real*)y_,*dy=(const gpts_real*)dy_,*qkv=(const gpts_real*)qkv_; gpts_real*g=(gpts_real*)dqkv_; (void)device;(void)da;(void)dr;(void)dc;(void)dd;
+ memset(g,0,B*T*w*sizeof*g);
+ for(b=0;b<B;b++){ size_t f=first?(size_t)first[b]:0,e=length?f+(size_t)length[b]:T;
+  for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){ gptsi_static_backward(h,(size_t)h->static_slot[s],e-f,dy+(b*T+f)*h->K*D+s*D,h->K*D,g+(b*T+f)*w+(2*h->U+s)*D,w,stub_scratch,sizeof stub_scratch); continue;}
+   { size_t u=(size_t)h->live_slot[s];
+   for(i=f;i<e;i++){ double delta=0; const gpts_real*gi=dy+(b*T+i)*h->K*D+s*D,*o=y+(b*T+i)*h->K*D+s*D; for(d=0;d<D;d++)delta+=(double)gi[d]*(double)o[d];
+    for(j=f;j<=i;j++){double a=0,dp=0,p,ds;for(d=0;d<D;d++)a+=(double)qkv[(b*T+i)*w+u*D+d]*(double)qkv[(b*T+j)*w+(h->U+u)*D+d];p=exp(a*scale-(double)lse[(b*h->U+u)*T+i]);
+     for(d=0;d<D;d++)dp+=(double)gi[d]*(double)qkv[(b*T+j)*w+(2*h->U+s)*D+d]; ds=p*(dp-delta)*scale;
+     for(d=0;d<D;d++){g[(b*T+i)*w+u*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+j)*w+(h->U+u)*D+d]);g[(b*T+j)*w+(h->U+u)*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+i)*w+u*D+d]);g[(b*T+j)*w+(2*h->U+s)*D+d]+=(gpts_real)(p*(double)gi[d]);} } } } }
+  for(i=0;i<T;i++) for(s=0;s<2*h->U;s++) stub_rope(g+(b*T+i)*w+s*D,D,(long)i-(long)f,theta,-1);
+ }}
+static void gptsi_cpu_cache_fill(void *device, const gpts_heads *h, gpts_cache *c, const void *qkv_, const int32_t *length, size_t T)
+{ size_t b,s,i,D=h->D,w=(2*h->U+h->K)*D; const gpts_real*qkv=(const gpts_real*)qkv_; (void)device; for(b=0;b<c->B;b++)for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){gptsi_static_fill(h,(size_t)h->static_slot[s],(size_t)length[b],qkv+b*T*w+(2*h->U+s)*D,w,c,b);continue;}{size_t u=(size_t)h->live_slot[s];for(i=0;i<(size_t)length[b];i++){memcpy(c->keys+((b*h->U+u)*c->capacity+i)*D,qkv+(b*T+i)*w+(h->U+u)*D,D*sizeof*qkv);memcpy(c->values+((b*h->U+u)*c->capacity+i)*D,qkv+(b*T+i)*w+(2*h->U+s)*D,D*sizeof*qkv);}}}}
+static void gptsi_cpu_attention_decode(void *device, const gpts_heads *h, gpts_cache *c, void *y_, void *qkv_, const int32_t *position, double scale, double theta)
+{ size_t b,s,d,j,D=h->D,w=(2*h->U+h->K)*D; gpts_real*y=(gpts_real*)y_,*qkv=(gpts_real*)qkv_;(void)device;
+ for(b=0;b<c->B;b++){ size_t p0=(size_t)position[b]; for(d=0;d<h->K*D;d++)y[b*h->K*D+d]=0; if(position[b]<0)continue; for(s=0;s<2*h->U;s++)stub_rope(qkv+b*w+s*D,D,(long)p0,theta,1);
+ for(s=0;s<h->K;s++){ gpts_real*v=qkv+b*w+(2*h->U+s)*D; if(h->static_slot[s]>=0){gptsi_static_step(h,(size_t)h->static_slot[s],p0,v,y+b*h->K*D+s*D,c,b);continue;}
+ {size_t u=(size_t)h->live_slot[s];gpts_real*K=c->keys+(b*h->U+u)*c->capacity*D,*Vv=c->values+(b*h->U+u)*c->capacity*D;double m=-INFINITY,z=0,*p=(double*)malloc((p0+1)*8);memcpy(K+p0*D,qkv+b*w+(h->U+u)*D,D*sizeof*K);memcpy(Vv+p0*D,v,D*sizeof*K);
+  for(j=0;j<=p0;j++){double a=0;for(d=0;d<D;d++)a+=(double)qkv[b*w+u*D+d]*(double)K[j*D+d];p[j]=a*scale;if(p[j]>m)m=p[j];}for(j=0;j<=p0;j++)z+=p[j]=exp(p[j]-m);
+  for(d=0;d<D;d++){double a=0;for(j=0;j<=p0;j++)a+=p[j]/z*(double)Vv[j*D+d];y[b*h->K*D+s*D+d]=(gpts_real)a;}free(p);}}}}
+/* ... to here (end of the stand-in) */
 
 static const gpts_ops gptsi_cpu_ops = {
     "cpu", sizeof(gpts_real),
