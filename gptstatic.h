@@ -2329,9 +2329,8 @@ static void gptsi_cpu_attention_backward(void *device, const gpts_heads *h, void
    { size_t u=(size_t)h->live_slot[s];
    for(i=f;i<e;i++){ double delta=0; const gpts_real*gi=dy+(b*T+i)*h->K*D+s*D,*o=y+(b*T+i)*h->K*D+s*D; for(d=0;d<D;d++)delta+=(double)gi[d]*(double)o[d];
     for(j=f;j<=i;j++){double a=0,dp=0,p,ds;for(d=0;d<D;d++)a+=(double)qkv[(b*T+i)*w+u*D+d]*(double)qkv[(b*T+j)*w+(h->U+u)*D+d];p=exp(a*scale-(double)lse[(b*h->U+u)*T+i]);
- for(b=0;b<c->B;b++){ size_t p0=(size_t)position[b]; for(d=0;d<h->K*D;d++) { y[b*h->K*D+d]=0; }
- if(position[b]<0) continue;
- for(s=0;s<2*h->U;s++) stub_rope(qkv+b*w+s*D,D,(long)p0,theta,1);
+     for(d=0;d<D;d++) { dp+=(double)gi[d]*(double)qkv[(b*T+j)*w+(2*h->U+s)*D+d]; }
+     ds=p*(dp-delta)*scale;
      for(d=0;d<D;d++){g[(b*T+i)*w+u*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+j)*w+(h->U+u)*D+d]);g[(b*T+j)*w+(h->U+u)*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+i)*w+u*D+d]);g[(b*T+j)*w+(2*h->U+s)*D+d]+=(gpts_real)(p*(double)gi[d]);} } } } }
   for(i=0;i<T;i++) for(s=0;s<2*h->U;s++) stub_rope(g+(b*T+i)*w+s*D,D,(long)i-(long)f,theta,-1);
  }}
