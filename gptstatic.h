@@ -6276,6 +6276,1175 @@ GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *en
     return gptsi_file_write(path, entries, n, metadata, n_metadata, NULL, 0, hooks, error);
 }
 
+/* ---- a model's config as JSON ------------------------------------------------------------
+   The keys are GPT-2's own (Hugging Face config.json) and ours; unknown ones are ignored.  */
+
+static const char *const gptsi_activation_names[] = { "gelu_new", "gelu", "relu", "gelu_pytorch_tanh" };
+static const char *const gptsi_position_names[] = { "learned", "rope", "none" };
+static const char *const gptsi_norm_names[] = { "layer_norm", "none" };
+
+static void gptsi_config_text(gptsi_text *text, const gpts_config *c)
+{
+    const struct { const char *key; int64_t value; } integers[] = {
+        { "vocab_size", c->vocab_size }, { "n_positions", c->n_positions }, { "n_layer", c->n_layer },
+        { "n_head", c->n_head }, { "n_embd", c->n_embd }, { "n_inner", c->n_inner < 0 ? 4 * c->n_embd : c->n_inner }
+    };
+    size_t i;
+    gptsi_text_add(text, "{\"model_type\":\"gptstatic\"");
+    for (i = 0; i < sizeof integers / sizeof integers[0]; i++) {
+        gptsi_text_add(text, ",\"");
+        gptsi_text_add(text, integers[i].key);
+        gptsi_text_add(text, "\":");
+        gptsi_text_integer(text, integers[i].value);
+    }
+    gptsi_text_add(text, ",\"activation_function\":\"");
+    gptsi_text_add(text, gptsi_activation_names[c->activation]);
+    gptsi_text_add(text, "\",\"position\":\"");
+    gptsi_text_add(text, gptsi_position_names[c->position]);
+    gptsi_text_add(text, "\",\"norm\":\"");
+    gptsi_text_add(text, gptsi_norm_names[c->norm]);
+    gptsi_text_add(text, "\",\"layer_norm_epsilon\":");
+    gptsi_text_double(text, c->layer_norm_epsilon);
+    gptsi_text_add(text, c->bias ? ",\"bias\":true" : ",\"bias\":false");
+    gptsi_text_add(text, c->tie_word_embeddings ? ",\"tie_word_embeddings\":true" : ",\"tie_word_embeddings\":false");
+    if (c->unscaled_scores) gptsi_text_add(text, ",\"scale_attn_weights\":false");
+    gptsi_text_add(text, ",\"rope_theta\":");
+    gptsi_text_double(text, c->rope_theta);
+    gptsi_text_add(text, ",\"approx_activation\":\"");
+    gptsi_text_add(text, gptsi_activation_names[c->approx_activation]);
+    gptsi_text_add(text, "\"}");
+}
+
+/* A number of JSON, correctly rounded whatever the locale's decimal point. */
+static int gptsi_config_double(gptsi_json *j, double *value)
+{
+    char number[64], point[16];
+    const char *start, *middle;
+    size_t n, dot;
+    gptsi_json_space(j);
+    start = j->at;
+    if (!gptsi_json_double(j, value)) return 0;
+    n = (size_t)(j->at - start);
+    snprintf(point, sizeof point, "%.1f", 0.5);               /* "0.5", "0,5" ... */
+    dot = strlen(point) - 2;
+    if (n + dot >= sizeof number) return 1;                   /* the cursor's own value is close */
+    middle = (const char *)memchr(start, '.', n);
+    if (!middle) { memcpy(number, start, n); number[n] = 0; }
+    else {
+        size_t before = (size_t)(middle - start);
+        memcpy(number, start, before);
+        memcpy(number + before, point + 1, dot);
+        memcpy(number + before + dot, middle + 1, n - before - 1);
+        number[n - 1 + dot] = 0;
+    }
+    *value = strtod(number, NULL);
+    return 1;
+}
+
+enum {                                        /* which keys a config had */
+    GPTSI_HAS_HEADS = 1, GPTSI_HAS_BIAS = 2, GPTSI_HAS_TIE = 4, GPTSI_HAS_ACTIVATION = 8,
+    GPTSI_HAS_POSITION = 16, GPTSI_HAS_POSITIONS = 32, GPTSI_HAS_NORM = 64
+};
+
+static int gptsi_config_name(gptsi_json *j, const char *const *names, size_t n, int *value)
+{
+    char word[32];
+    size_t length, i;
+    if (!gptsi_json_string(j, word, sizeof word - 1, &length)) return 0;
+    for (i = 0; i < n; i++) if (strlen(names[i]) == length && !memcmp(names[i], word, length)) { *value = (int)i; return 1; }
+    return 0;
+}
+
+/* Overwrites what the text has; `from` names it in sentences. */
+static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char *text, size_t bytes, const char *from, char *error)
+{
+    const struct { const char *key; int64_t *integer; int *flag; double *real; const char *const *names; int n_names; unsigned mark; } rows[] = {
+        { "vocab_size", &c->vocab_size, NULL, NULL, NULL, 0, 0 },
+        { "n_positions", &c->n_positions, NULL, NULL, NULL, 0, GPTSI_HAS_POSITIONS },
+        { "block_size", &c->n_positions, NULL, NULL, NULL, 0, GPTSI_HAS_POSITIONS },
+        { "n_layer", &c->n_layer, NULL, NULL, NULL, 0, 0 },
+        { "n_head", &c->n_head, NULL, NULL, NULL, 0, GPTSI_HAS_HEADS },
+        { "n_embd", &c->n_embd, NULL, NULL, NULL, 0, 0 },
+        { "n_inner", &c->n_inner, NULL, NULL, NULL, 0, 0 },
+        { "bias", NULL, &c->bias, NULL, NULL, 0, GPTSI_HAS_BIAS },
+        { "tie_word_embeddings", NULL, &c->tie_word_embeddings, NULL, NULL, 0, GPTSI_HAS_TIE },
+        { "scale_attn_weights", NULL, &c->unscaled_scores, NULL, NULL, 0, 0 },
+        { "scale_attn_by_inverse_layer_idx", NULL, NULL, NULL, NULL, 0, 0 },
+        { "add_cross_attention", NULL, NULL, NULL, NULL, 0, 0 },
+        { "layer_norm_epsilon", NULL, NULL, &c->layer_norm_epsilon, NULL, 0, 0 },
+        { "rope_theta", NULL, NULL, &c->rope_theta, NULL, 0, 0 },
+        { "activation_function", NULL, NULL, NULL, gptsi_activation_names, 4, GPTSI_HAS_ACTIVATION },
+        { "approx_activation", NULL, NULL, NULL, gptsi_activation_names, 4, 0 },
+        { "position", NULL, NULL, NULL, gptsi_position_names, 3, GPTSI_HAS_POSITION },
+        { "norm", NULL, NULL, NULL, gptsi_norm_names, 2, GPTSI_HAS_NORM }
+    };
+    enum { ROWS = (int)(sizeof rows / sizeof rows[0]) };
+    gptsi_json j;
+    unsigned long seen = 0;
+    j.at = text; j.end = text + bytes; j.depth = 1;
+    if (!gptsi_json_take(&j, '{')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not a JSON object", from);
+    if (!gptsi_json_take(&j, '}')) {
+        do {
+            gptsi_json measure;
+            char key[40];
+            size_t n, i;
+            int flag = 0, good;
+            gptsi_json_space(&j);
+            measure = j;
+            good = gptsi_json_string(&measure, NULL, 0, &n);
+            key[0] = 0;
+            if (good && n < sizeof key) gptsi_json_string(&j, key, sizeof key, &n);
+            j = good ? measure : j;
+            if (!good || !gptsi_json_take(&j, ':')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+            for (i = 0; i < ROWS; i++) if (strlen(rows[i].key) == n && !memcmp(rows[i].key, key, n)) break;
+            if (i == ROWS || gptsi_json_null(&j)) {
+                if (i == ROWS && !gptsi_json_skip(&j)) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+                continue;
+            }
+            if (seen >> i & 1) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s has %s twice", from, rows[i].key);
+            seen |= 1ul << i;
+            if (rows[i].integer) good = gptsi_json_i64(&j, rows[i].integer);
+            else if (rows[i].real) good = gptsi_config_double(&j, rows[i].real);
+            else if (rows[i].names) good = gptsi_config_name(&j, rows[i].names, (size_t)rows[i].n_names, &flag);
+            else good = gptsi_json_bool(&j, &flag);
+            if (!good) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s: the value of %s is none that is known here", from, rows[i].key);
+            *has |= rows[i].mark;
+            if (rows[i].flag) *rows[i].flag = rows[i].flag == &c->unscaled_scores ? !flag : flag;
+            else if (rows[i].names == gptsi_activation_names) {
+                gpts_activation kind = flag == 3 ? GPTS_GELU_TANH : (gpts_activation)flag;
+                if (rows[i].mark) c->activation = kind; else c->approx_activation = kind;
+            } else if (rows[i].names == gptsi_position_names) c->position = (gpts_position)flag;
+            else if (rows[i].names == gptsi_norm_names) c->norm = (gpts_norm)flag;
+            else if (!rows[i].integer && !rows[i].real && flag)
+                return gptsi_fail(error, GPTS_UNSUPPORTED, "the config in %s asks for %s, which is not supported", from, rows[i].key);
+        } while (gptsi_json_take(&j, ','));
+        if (!gptsi_json_take(&j, '}')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+    }
+    gptsi_json_space(&j);
+    if (j.at != j.end && *j.at) return gptsi_fail(error, GPTS_BAD_FILE, "something follows the config in %s", from);
+    return GPTS_OK;
+}
+
+/* ---- models: reading ---------------------------------------------------------------------
+   First the file's tensors are compared with what its config promises, name by name and size
+   by size; only then is the model made, so a small file cannot ask for a large one.        */
+
+typedef struct gptsi_reader {
+    gpts_file *file;
+    char *error;
+    char *used;                               /* [n_tensors] of the file                    */
+    const char *outer, *inner;                /* names are outer + inner + ours             */
+    int transposed;                           /* linear weights are stored [out,in]         */
+    gptsi_layer_shape *shapes;                /* [L], with what their pointers point at     */
+    size_t n_shapes;
+} gptsi_reader;
+
+static const gpts_file_tensor *gptsi_reader_find(gptsi_reader *r, const char *name)
+{
+    char full[GPTS_NAME_BYTES + 32];
+    const gpts_file_tensor *t;
+    snprintf(full, sizeof full, "%s%s%s", r->outer, strcmp(name, "lm_head.weight") ? r->inner : "", name);
+    t = gpts_file_find(r->file, full);
+    if (t && r->used) r->used[t - r->file->tensors] = 1;
+    return t;
+}
+
+/* "[3,4]", for sentences */
+typedef struct gptsi_shape_text { char text[64]; } gptsi_shape_text;
+static gptsi_shape_text gptsi_shape(size_t rank, const uint64_t *shape)
+{
+    gptsi_shape_text s;
+    size_t n = 1, i;
+    s.text[0] = '['; s.text[1] = 0;
+    for (i = 0; i < rank && n < sizeof s.text; i++) {
+        if (i == GPTS_MAX_RANK) { snprintf(s.text + n, sizeof s.text - n, ",..."); n = strlen(s.text); break; }
+        snprintf(s.text + n, sizeof s.text - n, i ? ",%llu" : "%llu", (unsigned long long)shape[i]);
+        n = strlen(s.text);
+    }
+    if (n + 1 < sizeof s.text) { s.text[n] = ']'; s.text[n + 1] = 0; }
+    return s;
+}
+
+/* The tensor `name` with this shape, or the sentence that says what was expected and found. */
+static gpts_status gptsi_reader_expect(gptsi_reader *r, const char *name, size_t rank, size_t rows, size_t columns,
+                                       const gpts_file_tensor **found)
+{
+    const gpts_file_tensor *t = gptsi_reader_find(r, name);
+    uint64_t shape[2];
+    shape[0] = rows; shape[1] = columns;
+    *found = t;
+    if (!t) return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: tensor '%s' of shape %s is missing", r->file->source->label, name, gptsi_shape(rank, shape).text);
+    if (t->rank != rank || t->shape[0] != rows || (rank == 2 && t->shape[1] != columns))
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected %s", r->file->source->label, name,
+            gptsi_shape(t->rank, t->shape).text, gptsi_shape(rank, shape).text);
+    return GPTS_OK;
+}
+static int gptsi_is_real(gpts_dtype dtype) { return dtype == GPTS_F32 || dtype == GPTS_F16 || dtype == GPTS_BF16 || dtype == GPTS_F64; }
+static int gptsi_is_linear(gpts_parameter kind)
+{
+    return kind == GPTS_P_ATTN_W || kind == GPTS_P_ATTN_PROJ_W || kind == GPTS_P_MLP_FC_W || kind == GPTS_P_MLP_PROJ_W;
+}
+
+/* The model's tensor in the file: there, of the right shape (turned round if need be), of reals. */
+static gpts_status gptsi_reader_match(gptsi_reader *r, const gpts_tensor *ours, const gpts_file_tensor **found)
+{
+    int turned = r->transposed && gptsi_is_linear(ours->kind);
+    GPTSI_TRY(gptsi_reader_expect(r, ours->name, ours->rank, turned ? ours->columns : ours->rows, turned ? ours->rows : ours->columns, found));
+    if (gptsi_is_real((*found)->dtype)) return GPTS_OK;
+    return gptsi_fail(r->error, GPTS_UNSUPPORTED, "%s: tensor '%s' is %s, expected F32, F16, BF16 or F64", r->file->source->label,
+        ours->name, gptsi_dtype_name((*found)->dtype));
+}
+
+static gpts_status gptsi_reader_finite(gptsi_reader *r, const char *name, const gpts_real *x, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++)
+        if (!(fabs((double)x[i]) <= DBL_MAX))
+            return gptsi_fail(r->error, GPTS_NOT_FINITE, "%s: value %llu of tensor '%s' is %s, expected a finite number",
+                r->file->source->label, (unsigned long long)i, name, x[i] == x[i] ? "infinite" : "not a number");
+    return GPTS_OK;
+}
+
+/* Reads a tensor of the model; what is stored [out,in] by 16 rows at a time. */
+static gpts_status gptsi_reader_values(gptsi_reader *r, const gpts_tensor *ours, const gpts_hooks *hooks)
+{
+    const gpts_file_tensor *t;
+    gpts_real *rows;
+    size_t in = ours->rows, out = ours->columns, o, i, k, n;
+    gpts_status status = GPTS_OK;
+    GPTSI_TRY(gptsi_reader_match(r, ours, &t));
+    if (!r->transposed || !gptsi_is_linear(ours->kind)) status = gpts_file_read(r->file, t, 0, ours->size, ours->data);
+    else {
+        rows = GPTSI_NEW(hooks, gpts_real, gptsi_mul(16, in));
+        if (!rows) return gptsi_no_memory(r->error, "turning a matrix round", gptsi_mul(16, in), sizeof *rows);
+        for (o = 0; o < out && status == GPTS_OK; o += n) {
+            n = gptsi_min(16, out - o);
+            status = gpts_file_read(r->file, t, (uint64_t)o * in, n * in, rows);
+            for (i = 0; i < in; i++) for (k = 0; k < n; k++) ours->data[i * out + o + k] = rows[k * in + i];
+        }
+        gptsi_delete(hooks, rows);
+    }
+    if (status != GPTS_OK) return gptsi_fail(r->error, status, "%s", r->file->error);
+    return gptsi_reader_finite(r, ours->name, ours->data, ours->size);
+}
+
+/* Which names and which orientation the file uses. */
+static gpts_status gptsi_reader_names(gptsi_reader *r)
+{
+    static const char *const outer[] = { "", "_orig_mod.", "module." }, *const inner[] = { "", "transformer." };
+    size_t i, k, found = 0;
+    char name[64];
+    for (i = 0; i < 3; i++)
+        for (k = 0; k < 2; k++) {
+            snprintf(name, sizeof name, "%s%swte.weight", outer[i], inner[k]);
+            if (!gpts_file_find(r->file, name)) continue;
+            if (found++) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s holds wte.weight under two names, '%s' being one", r->file->source->label, name);
+            r->outer = outer[i]; r->inner = inner[k];
+        }
+    if (!found) return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: tensor 'wte.weight' is missing: this is no model in GPT-2's names", r->file->source->label);
+    return GPTS_OK;
+}
+
+/* The file's tensor under our name: without prefixes; NULL when it has not got them. */
+static const char *gptsi_reader_our_name(const gptsi_reader *r, const gpts_file_tensor *t)
+{
+    const char *name = t->name;
+    if (strncmp(name, r->outer, strlen(r->outer))) return NULL;
+    name += strlen(r->outer);
+    if (!strcmp(name, "lm_head.weight")) return name;
+    return strncmp(name, r->inner, strlen(r->inner)) ? NULL : name + strlen(r->inner);
+}
+
+/* "h.12.rest": 12 and the rest; 0 if the name has no such form */
+static int gptsi_layer_name(const char *name, uint64_t *layer, const char **rest)
+{
+    const char *p = name + 2;
+    if (strncmp(name, "h.", 2) || *p < '0' || *p > '9') return 0;
+    for (*layer = 0; *p >= '0' && *p <= '9'; p++) if (*layer < INT64_MAX / 20) *layer = *layer * 10 + (uint64_t)(*p - '0');
+    *rest = p + 1;
+    return *p == '.';
+}
+
+/* What the tensors say of the config. */
+static gpts_status gptsi_reader_deduce(gptsi_reader *r, gpts_config *c)
+{
+    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"), *wpe = gptsi_reader_find(r, "wpe.weight"), *t;
+    uint64_t layers = 0, l;
+    size_t i;
+    *c = gpts_config_default();
+    if (wte->rank != 2 || !wte->shape[0] || !wte->shape[1] || wte->shape[0] > INT32_MAX || wte->shape[1] > INT32_MAX)
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'wte.weight' has the shape %s, expected [vocab_size,n_embd]",
+            r->file->source->label, gptsi_shape(wte->rank, wte->shape).text);
+    c->vocab_size = (int64_t)wte->shape[0]; c->n_embd = (int64_t)wte->shape[1];
+    if (wpe && wpe->rank == 2 && wpe->shape[0] && wpe->shape[0] <= INT32_MAX) c->n_positions = (int64_t)wpe->shape[0];
+    c->position = wpe ? GPTS_POSITION_LEARNED : GPTS_POSITION_NONE;
+    c->n_head = c->n_embd % 64 ? 0 : c->n_embd / 64;
+    c->norm = gptsi_reader_find(r, "ln_f.weight") ? GPTS_NORM_LAYER : GPTS_NORM_NONE;
+    c->n_inner = 0;
+    c->bias = gptsi_reader_find(r, "ln_f.bias") != NULL;
+    c->tie_word_embeddings = !gptsi_reader_find(r, "lm_head.weight");
+    for (i = 0; i < r->file->n_tensors; i++) {
+        const char *name = gptsi_reader_our_name(r, &r->file->tensors[i]), *rest;
+        t = &r->file->tensors[i];
+        if (!name || !gptsi_layer_name(name, &l, &rest)) continue;
+        layers = l + 1 > layers ? l + 1 : layers;
+        if (!strcmp(rest, "attn.c_attn.bias") || !strcmp(rest, "mlp.c_fc.bias")) c->bias = 1;
+        if (t->rank != 2) continue;
+        if (!strcmp(rest, "attn.c_attn.weight") && t->shape[1] == wte->shape[1] && t->shape[0] == 3 * wte->shape[1]) r->transposed = 1;
+        if (!strcmp(rest, "mlp.c_fc.weight")) {
+            int turned = t->shape[1] == wte->shape[1] && t->shape[0] != wte->shape[1];
+            uint64_t inner = turned ? t->shape[0] : t->shape[1];
+            r->transposed |= turned;
+            if (inner <= INT32_MAX) c->n_inner = (int64_t)inner;
+        }
+    }
+    if (layers > r->file->n_tensors)
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s names a layer %llu, but has %llu tensors", r->file->source->label,
+            (unsigned long long)(layers - 1), (unsigned long long)r->file->n_tensors);
+    c->n_layer = (int64_t)layers;
+    c->activation = r->transposed ? GPTS_GELU_ERF : GPTS_GELU_TANH;
+    return GPTS_OK;
+}
+
+/* lm_head.weight may be stored although it is wte; *same = whether it is, value by value. */
+static gpts_status gptsi_reader_head(gptsi_reader *r, int *same)
+{
+    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"), *head = gptsi_reader_find(r, "lm_head.weight");
+    gpts_real a[128], b[128];
+    uint64_t at;
+    size_t n, i;
+    *same = !head;
+    if (!head || head->rank != 2 || head->shape[0] != wte->shape[0] || head->shape[1] != wte->shape[1]) return GPTS_OK;
+    for (at = 0; at < wte->count; at += n) {
+        n = (size_t)(wte->count - at < 128 ? wte->count - at : 128);
+        if (gpts_file_read(r->file, wte, at, n, a) != GPTS_OK || gpts_file_read(r->file, head, at, n, b) != GPTS_OK)
+            return gptsi_fail(r->error, GPTS_UNSUPPORTED, "%s", r->file->error);
+        for (i = 0; i < n; i++) if (!(a[i] == b[i])) return GPTS_OK;
+    }
+    *same = 1;
+    return GPTS_OK;
+}
+
+/* Deduction, then what metadata or the config.json beside the file say. */
+static gpts_status gptsi_reader_config(gptsi_reader *r, const char *path, const gpts_hooks *hooks, gpts_config *c)
+{
+    const char *text = gpts_file_metadata(r->file, "config");
+    char *beside = NULL, *name = NULL;
+    size_t bytes = text ? strlen(text) : 0, n;
+    unsigned has = 0;
+    int same = 1;
+    gpts_status status = GPTS_OK;
+    GPTSI_TRY(gptsi_reader_deduce(r, c));
+#ifdef GPTS_NO_STDIO
+    (void)path; (void)n; (void)name; (void)hooks;
+#else
+    if (!text && path) {
+        FILE *there;
+        for (n = strlen(path); n > 0 && path[n - 1] != '/' && path[n - 1] != '\\'; n--) { }
+        name = GPTSI_NEW(hooks, char, n + 16);
+        if (!name) return gptsi_no_memory(r->error, "a file's name", n + 16, 1);
+        memcpy(name, path, n);
+        memcpy(name + n, "config.json", sizeof "config.json");
+        there = fopen(name, "rb");
+        if (there) {
+            fclose(there);
+            status = gpts_read_file(name, &beside, &bytes, hooks, r->error);
+            text = beside;
+        }
+    }
+#endif
+    if (status == GPTS_OK && text) {
+        c->n_inner = -1;
+        status = gptsi_config_parse(c, &has, text, bytes, beside ? gptsi_path_end(name) : r->file->source->label, r->error);
+    }
+    gptsi_delete(hooks, beside);
+    gptsi_delete(hooks, name);
+    if (status != GPTS_OK) return status;
+    if (c->n_head <= 0 && !(has & GPTSI_HAS_HEADS))
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s does not say its number of heads, and n_embd %lld is no multiple of 64: "
+            "put a config.json beside it", r->file->source->label, (long long)c->n_embd);
+    if (!(has & GPTSI_HAS_TIE) || c->tie_word_embeddings) GPTSI_TRY(gptsi_reader_head(r, &same));
+    if (!(has & GPTSI_HAS_TIE)) c->tie_word_embeddings = same;
+    else if (!same) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: the config says tied, but lm_head.weight is not wte.weight", r->file->source->label);
+    if (gptsi_config_check(c, r->error) != GPTS_OK) {
+        char why[GPTS_ERROR_BYTES];
+        memcpy(why, r->error, sizeof why);
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "the config of %.160s: %.140s", r->file->source->label, why);
+    }
+    if ((uint64_t)c->n_layer > r->file->n_tensors)
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: the config says %lld layers, but there are %llu tensors", r->file->source->label,
+            (long long)c->n_layer, (unsigned long long)r->file->n_tensors);
+    return GPTS_OK;
+}
+
+/* h.<l>.<what>, I32: `count` (0: at least one) integers least .. most, ascending if so asked. */
+static gpts_status gptsi_reader_list(gptsi_reader *r, size_t l, const char *what, size_t count, int64_t least, int64_t most, int ascending,
+                                     const gpts_hooks *hooks, int32_t **list, size_t *n)
+{
+    char name[GPTS_NAME_BYTES];
+    const gpts_file_tensor *t;
+    size_t i;
+    *list = NULL; *n = 0;
+    snprintf(name, sizeof name, "h.%lu.%s", (unsigned long)l, what);
+    t = gptsi_reader_find(r, name);
+    if (!t) return GPTS_OK;
+    if (t->rank != 1 || !t->count || t->count > (uint64_t)INT32_MAX || (count && t->count != count))
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected %s%llu]", r->file->source->label, name,
+            gptsi_shape(t->rank, t->shape).text, count ? "[" : "[n], n up to [", (unsigned long long)(count ? count : (size_t)most + 1));
+    *list = GPTSI_NEW(hooks, int32_t, (size_t)t->count);
+    if (!*list) return gptsi_no_memory(r->error, name, (size_t)t->count, sizeof **list);
+    if (gpts_file_read_i32(r->file, t, 0, (size_t)t->count, *list) != GPTS_OK) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
+    for (i = 0; i < (size_t)t->count; i++) {
+        if ((*list)[i] < least || (*list)[i] > most)
+            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is %ld, expected %lld to %lld", r->file->source->label,
+                (unsigned long long)i, name, (long)(*list)[i], (long long)least, (long long)most);
+        if (ascending && i && (*list)[i] <= (*list)[i - 1])
+            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: tensor '%s' lists %ld after %ld, expected ascending heads, none twice",
+                r->file->source->label, name, (long)(*list)[i], (long)(*list)[i - 1]);
+    }
+    *n = (size_t)t->count;
+    return GPTS_OK;
+}
+
+/* The size of one dimension of a layer's tensor, where the config does not say it; 0: no such tensor. */
+static size_t gptsi_reader_size(gptsi_reader *r, size_t l, const char *what, size_t dimension)
+{
+    char name[GPTS_NAME_BYTES];
+    const gpts_file_tensor *t;
+    snprintf(name, sizeof name, "h.%lu.%s", (unsigned long)l, what);
+    t = gptsi_reader_find(r, name);
+    return t && t->rank > dimension && t->shape[dimension] <= INT32_MAX ? (size_t)t->shape[dimension] : 0;
+}
+
+/* Static and pruned heads or the approximator of layer l. */
+static gpts_status gptsi_reader_layer(gptsi_reader *r, const gpts_config *c, size_t l, const gpts_hooks *hooks, int32_t **lists)
+{
+    gptsi_layer_shape *shape = &r->shapes[l];
+    size_t H = (size_t)c->n_head, C = (size_t)c->n_embd, n, p, i, rows = gptsi_reader_size(r, l, "approx.c_fc.weight", 0);
+    int32_t *fixed, *pruned, *start;
+    if (rows) {
+        shape->hidden = gptsi_reader_size(r, l, "approx.c_fc.weight", 1);
+        shape->window = rows / C;
+        if (rows % C || !shape->hidden)
+            return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'h.%lu.approx.c_fc.weight' has the shape [%llu,%llu], expected a multiple of %llu rows",
+                r->file->source->label, (unsigned long)l, (unsigned long long)rows, (unsigned long long)shape->hidden, (unsigned long long)C);
+        return GPTS_OK;
+    }
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.heads", 0, 0, (int64_t)H - 1, 1, hooks, &lists[0], &n));
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.pruned", 0, 0, (int64_t)H - 1, 1, hooks, &lists[1], &p));
+    fixed = lists[0]; pruned = lists[1];
+    if (!n && !p) return GPTS_OK;
+    shape->kind = GPTSI_NEW(hooks, int8_t, H);
+    if (!shape->kind) return gptsi_no_memory(r->error, "a layer's heads", H, 1);
+    for (i = 0; i < n; i++) shape->kind[fixed[i]] = GPTSI_STATIC;
+    for (i = 0; i < p; i++) {
+        if (shape->kind[pruned[i]] == GPTSI_STATIC)
+            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: head %ld of layer %lu is listed as static and as pruned", r->file->source->label,
+                (long)pruned[i], (unsigned long)l);
+        shape->kind[pruned[i]] = GPTSI_PRUNED;
+    }
+    if (!n) return GPTS_OK;
+    shape->S = gptsi_reader_size(r, l, "attn.static.alpha", 1);
+    shape->R = gptsi_reader_size(r, l, "attn.static.tail_coef", 1);
+    if (!shape->S)
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'h.%lu.attn.static.alpha' is missing or empty, expected [%llu,S]",
+            r->file->source->label, (unsigned long)l, (unsigned long long)n);
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.tail_start", n, 1, (int64_t)shape->S, 0, hooks, &lists[2], &p));
+    start = lists[2];
+    if (start && !shape->R)
+        return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: layer %lu has tail_start but no tail_coef [%llu,R]", r->file->source->label, (unsigned long)l, (unsigned long long)n);
+    shape->tails = start != NULL;
+    shape->tail_start = start;
+    lists[2] = NULL;                                          /* kept until the model is made */
+    return GPTS_OK;
+}
+
+/* 0 <= coefficients, 0 < decays <= 1, and a tail that is not nothing. */
+static gpts_status gptsi_reader_tails(gptsi_reader *r, const gpts_model *m, size_t l)
+{
+    const gpts_heads *heads = &m->layers[l].heads;
+    size_t s, k;
+    for (s = 0; heads->tail_start && s < heads->n; s++) {
+        double sum = 0;
+        for (k = 0; k < heads->R; k++) {
+            double coef = (double)heads->tail_coef[s * heads->R + k], decay = (double)heads->tail_decay[s * heads->R + k];
+            if (!(coef >= 0) || !(decay > 0) || !(decay <= 1))
+                return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: 'h.%lu.attn.static.tail_coef' and '.tail_decay' [%lu,%lu] are %g and %g, "
+                    "expected at least 0, and above 0 up to 1", r->file->source->label, (unsigned long)l, (unsigned long)s, (unsigned long)k, coef, decay);
+            sum += coef;
+        }
+        if (!(sum > 0) && (size_t)heads->tail_start[s] < heads->S)
+            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: row %lu of tensor 'h.%lu.attn.static.tail_coef' is all 0, but its tail starts at %ld",
+                r->file->source->label, (unsigned long)s, (unsigned long)l, (long)heads->tail_start[s]);
+    }
+    return GPTS_OK;
+}
+
+/* Every tensor that looks like a model's must be one; others (golden.*, train.*) are left alone,
+   and so are the causal masks that older GPT-2 files carry. */
+static gpts_status gptsi_reader_rest(gptsi_reader *r, const gpts_config *c)
+{
+    size_t i;
+    for (i = 0; i < r->file->n_tensors; i++) {
+        const gpts_file_tensor *t = &r->file->tensors[i];
+        const char *name = gptsi_reader_our_name(r, t), *rest;
+        uint64_t l;
+        if (r->used[i] || !name) continue;
+        if (gptsi_layer_name(name, &l, &rest)) {
+            if (l < (uint64_t)c->n_layer && (!strcmp(rest, "attn.bias") || !strcmp(rest, "attn.masked_bias"))) continue;
+        } else if (strncmp(name, "h.", 2) && strncmp(name, "wte.", 4) && strncmp(name, "wpe.", 4) && strncmp(name, "ln_f.", 5) &&
+                   strncmp(name, "lm_head.", 8)) continue;
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: tensor '%s' %s is no part of the model that the config describes",
+            r->file->source->label, gptsi_quote(t->name, t->name_bytes).text, gptsi_shape(t->rank, t->shape).text);
+    }
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_reader_model(gptsi_reader *r, gpts_model *m, const char *path, const gpts_hooks *hooks)
+{
+    const gpts_file_tensor *t;
+    gpts_config config;
+    gpts_model plan;
+    size_t l, i, L;
+    gpts_status status;
+    GPTSI_TRY(gptsi_reader_names(r));
+    GPTSI_TRY(gptsi_reader_config(r, path, hooks, &config));
+    L = (size_t)config.n_layer;
+    r->used = GPTSI_NEW(hooks, char, r->file->n_tensors);
+    r->shapes = GPTSI_NEW(hooks, gptsi_layer_shape, L ? L : 1);
+    if (!r->used || !r->shapes) return gptsi_no_memory(r->error, "the layers", L, sizeof *r->shapes);
+    r->n_shapes = L;
+    gptsi_reader_find(r, "wte.weight");
+    if (config.tie_word_embeddings) gptsi_reader_find(r, "lm_head.weight");
+    for (l = 0; l < L; l++) {
+        int32_t *lists[3] = { NULL, NULL, NULL };
+        status = gptsi_reader_layer(r, &config, l, hooks, lists);
+        for (i = 0; i < 3; i++) gptsi_delete(hooks, lists[i]);
+        if (status != GPTS_OK) return status;
+    }
+    memset(&plan, 0, sizeof plan);                            /* the tensors without their values */
+    plan.config = config;
+    if (hooks) plan.hooks = *hooks;
+    status = gptsi_layout_describe(&plan, r->shapes);
+    if (status != GPTS_OK) gptsi_fail(r->error, status, "%s", plan.error);
+    for (i = 0; status == GPTS_OK && i < plan.n_tensors; i++) status = gptsi_reader_match(r, &plan.tensors[i], &t);
+    gptsi_layout_free(&plan);
+    if (status == GPTS_OK) status = gptsi_reader_rest(r, &config);
+    if (status != GPTS_OK) return status;
+    status = gptsi_model_build(m, &config, r->shapes, hooks);
+    if (status != GPTS_OK) return gptsi_fail(r->error, status, "%s", m->error);
+    for (i = 0; i < m->n_tensors; i++) GPTSI_TRY(gptsi_reader_values(r, &m->tensors[i], hooks));
+    for (l = 0; l < L; l++) GPTSI_TRY(gptsi_reader_tails(r, m, l));
+    return GPTS_OK;
+}
+static void gptsi_reader_free(gptsi_reader *r, const gpts_hooks *hooks)
+{
+    size_t l;
+    for (l = 0; l < r->n_shapes; l++) {
+        gptsi_delete(hooks, r->shapes[l].kind);
+        gptsi_delete(hooks, (void *)(uintptr_t)r->shapes[l].tail_start);
+    }
+    gptsi_delete(hooks, r->shapes);
+    gptsi_delete(hooks, r->used);
+}
+
+/* A model from an open file; zero but for its sentence on failure. */
+static gpts_status gptsi_model_read(gpts_model *m, gpts_file *file, const char *path, const gpts_hooks *hooks)
+{
+    char error[GPTS_ERROR_BYTES];
+    gptsi_reader r;
+    gpts_status status;
+    memset(&r, 0, sizeof r);
+    memset(error, 0, sizeof error);
+    r.file = file; r.error = error; r.outer = r.inner = "";
+    status = gptsi_reader_model(&r, m, path, hooks);
+    gptsi_reader_free(&r, hooks);
+    if (status != GPTS_OK) {
+        gpts_model_free(m);
+        memcpy(m->error, error, sizeof error);
+    }
+    return status;
+}
+
+static gpts_status gptsi_abi_check(uint32_t abi, char *error)
+{
+    if (abi == GPTS_ABI) return GPTS_OK;
+    return gptsi_fail(error, GPTS_MISMATCH, "the header included here and the implementation differ in version or GPTS_REAL");
+}
+
+GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path, const gpts_hooks *hooks, uint32_t abi)
+{
+    gpts_file file;
+    gpts_status status = gptsi_abi_check(abi, model->error);
+    if (status != GPTS_OK) return status;
+    memset(model, 0, sizeof *model);
+    status = gpts_file_open(&file, path, hooks);
+    if (status == GPTS_OK) status = gptsi_model_read(model, &file, path, hooks);
+    else memcpy(model->error, file.error, sizeof file.error);
+    gpts_file_close(&file);
+    return status;
+}
+
+GPTS_API gpts_status gpts_model_load_memory_checked(gpts_model *model, const void *data, size_t bytes, const gpts_hooks *hooks, uint32_t abi)
+{
+    gpts_file file;
+    gpts_status status = gptsi_abi_check(abi, model->error);
+    if (status != GPTS_OK) return status;
+    memset(model, 0, sizeof *model);
+    status = gpts_file_open_memory(&file, data, bytes, hooks);
+    if (status == GPTS_OK) status = gptsi_model_read(model, &file, NULL, hooks);
+    else memcpy(model->error, file.error, sizeof file.error);
+    gpts_file_close(&file);
+    return status;
+}
+
+/* ---- models and checkpoints: writing ----------------------------------------------------- */
+
+/* A checkpoint is a model file with the trainer's tensors beside the model's: train.m.<name>
+   and train.v.<name> of each trained tensor, and one number each of the table below.  Reals
+   are stored as they are (F64 in a double build), so that a resumed run has the same bits.
+   Only what is trained has moments, by which a frozen tensor is known again.
+   (tests/io.c: a_resumed_run_has_the_same_bits)                                           */
+#define GPTSI_TRAIN_TABLE(X)                                                           \
+    X(F64, "train.learning_rate",     t->options.learning_rate)                        \
+    X(F64, "train.min_learning_rate", t->options.min_learning_rate)                    \
+    X(I64, "train.warmup",            t->options.warmup)                               \
+    X(I64, "train.total",             t->options.total)                                \
+    X(F64, "train.beta1",             t->options.beta1)                                \
+    X(F64, "train.beta2",             t->options.beta2)                                \
+    X(F64, "train.epsilon",           t->options.epsilon)                              \
+    X(F64, "train.weight_decay",      t->options.weight_decay)                         \
+    X(F64, "train.clip",              t->options.clip)                                 \
+    X(F64, "train.dropout",           t->options.dropout)                              \
+    X(I64, "train.seed",              t->options.seed)                                 \
+    X(I64, "train.step",              t->step)                                         \
+    X(I64, "train.data_position",     t->data_position)
+
+/* What a file is made of: entries, and what some of them point at. */
+typedef struct gptsi_writer {
+    gpts_file_entry *entries;
+    char (*names)[GPTS_NAME_BYTES + 16];
+    int32_t *integers;
+    int64_t trained;                          /* number of tensors with moments            */
+    size_t n, n_device;                       /* entries; those where the model works      */
+    gptsi_text config;
+} gptsi_writer;
+
+static void gptsi_writer_add(gptsi_writer *w, const char *prefix, const char *name, gpts_dtype dtype, size_t rank, size_t rows,
+                             size_t columns, const void *data)
+{
+    gpts_file_entry *e = &w->entries[w->n];
+    snprintf(w->names[w->n], sizeof w->names[0], "%s%s", prefix, name);
+    e->name = w->names[w->n++];
+    e->dtype = dtype;
+    e->rank = rank;
+    e->shape[0] = rows; e->shape[1] = columns;
+    e->data = data;
+}
+
+/* The model's tensors as `dtype` and, with a trainer, its state. */
+static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_trainer *t, gpts_dtype dtype)
+{
+    size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, room, l, i, s;
+    int32_t *at;
+    char name[GPTS_NAME_BYTES];
+    memset(w, 0, sizeof *w);
+    room = gptsi_add(gptsi_add(gptsi_mul(m->n_tensors, 3), gptsi_mul(L, 3)), 16);
+    w->entries = GPTSI_NEW(&m->hooks, gpts_file_entry, room);
+    w->names = (char (*)[GPTS_NAME_BYTES + 16])gptsi_new(&m->hooks, room, sizeof w->names[0]);
+    w->integers = at = GPTSI_NEW(&m->hooks, int32_t, gptsi_add(gptsi_mul(L, gptsi_mul(H, 2)), 1));
+    w->config.hooks = &m->hooks;
+    gptsi_config_text(&w->config, &m->config);
+    gptsi_text_bytes(&w->config, "", 1);
+    if (!w->entries || !w->names || !w->integers || w->config.failed)
+        return gptsi_no_memory(m->error, "writing a model", room, sizeof *w->entries + sizeof w->names[0]);
+    for (i = 0; i < m->n_tensors; i++) {
+        const gpts_tensor *x = &m->tensors[i];
+        gptsi_writer_add(w, "", x->name, dtype, x->rank, x->rows, x->columns, x->data);
+        if (!t || t->offset[i] == SIZE_MAX) continue;
+        gptsi_writer_add(w, "train.m.", x->name, dtype, x->rank, x->rows, x->columns, t->moment1 + t->offset[i]);
+        gptsi_writer_add(w, "train.v.", x->name, dtype, x->rank, x->rows, x->columns, t->moment2 + t->offset[i]);
+        w->trained++;
+    }
+    w->n_device = w->n;
+    for (l = 0; l < L; l++) {
+        const gpts_heads *heads = &m->layers[l].heads;
+        size_t n = 0, p = 0, h;
+        if (m->layers[l].hidden) continue;
+        for (h = s = 0; h < H; h++) {                         /* statics to at[0..], pruned to at[H..] */
+            if (s == heads->K || (size_t)heads->kept[s] != h) at[H + p++] = (int32_t)h;
+            else if (heads->static_slot[s++] >= 0) at[n++] = (int32_t)h;
+        }
+        snprintf(name, sizeof name, "h.%lu.attn.", (unsigned long)l);
+        if (n) gptsi_writer_add(w, name, "static.heads", GPTS_I32, 1, n, 1, at);
+        if (n && heads->tail_start) gptsi_writer_add(w, name, "static.tail_start", GPTS_I32, 1, n, 1, m->layers[l].tail_start);
+        if (p) gptsi_writer_add(w, name, "pruned", GPTS_I32, 1, p, 1, at + H);
+        at += 2 * H;
+    }
+    if (!t) return GPTS_OK;
+    gptsi_writer_add(w, "", "train.tensors", GPTS_I64, 0, 0, 0, &w->trained);
+#define GPTSI_ROW(dtype_, name_, value_) gptsi_writer_add(w, "", name_, GPTS_##dtype_, 0, 0, 0, &value_);
+    GPTSI_TRAIN_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_model_write(gpts_model *m, gpts_trainer *t, gpts_dtype dtype, const char *path)
+{
+    gpts_file_pair metadata[3];
+    gptsi_writer w;
+    gpts_status status = gptsi_writer_fill(&w, m, t, dtype);
+    metadata[0].key = "config"; metadata[0].value = w.config.data;
+    metadata[1].key = "format"; metadata[1].value = "pt";
+    metadata[2].key = "format_version"; metadata[2].value = "1";
+    if (status == GPTS_OK) status = gptsi_file_write(path, w.entries, w.n, metadata, 3, m, w.n_device, &m->hooks, m->error);
+    gptsi_delete(&m->hooks, w.entries);
+    gptsi_delete(&m->hooks, w.names);
+    gptsi_delete(&m->hooks, w.integers);
+    gptsi_delete(&m->hooks, w.config.data);
+    return status;
+}
+
+GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path)
+{
+    return gptsi_model_write(model, NULL, GPTS_F32, path);
+}
+
+GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *path)
+{
+    gpts_model *m = trainer->model;
+    gpts_status status;
+    if (!m) return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the trainer has no model");
+    if (trainer->accumulated)
+        return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the gradients of %llu batches are accumulated: apply them before saving",
+            (unsigned long long)trainer->accumulated);
+    status = gptsi_model_write(m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32, path);
+    if (status != GPTS_OK) memcpy(trainer->error, m->error, sizeof trainer->error);
+    return status;
+}
+
+/* ---- checkpoints: reading ---------------------------------------------------------------- */
+
+/* train.<name>, one 64-bit number; its bits are *bits */
+static gpts_status gptsi_checkpoint_number(gpts_file *file, const char *name, gpts_dtype dtype, void *number)
+{
+    const gpts_file_tensor *t = gpts_file_find(file, name);
+    unsigned char raw[8];
+    uint64_t bits;
+    double real;
+    if (!t) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s is no checkpoint: tensor '%s' is missing", file->source->label, name);
+    if (t->dtype != dtype || t->count != 1)
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: tensor '%s' is %s of %llu values, expected %s of one", file->source->label, name,
+            gptsi_dtype_name(t->dtype), (unsigned long long)t->count, gptsi_dtype_name(dtype));
+    GPTSI_TRY(gptsi_source_read(file->source, file->data_offset + t->begin, raw, 8, file->error));
+    bits = gptsi_get64(raw);
+    real = gptsi_double(bits);
+    if (dtype == GPTS_F64 && !(fabs(real) <= DBL_MAX))
+        return gptsi_fail(file->error, GPTS_NOT_FINITE, "%s: tensor '%s' is no finite number", file->source->label, name);
+    memcpy(number, &bits, 8);
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_checkpoint_moments(gptsi_reader *r, const char *prefix, const gpts_tensor *x, gpts_real *to, int least)
+{
+    char name[GPTS_NAME_BYTES + 16];
+    const gpts_file_tensor *t;
+    size_t i;
+    snprintf(name, sizeof name, "%s%s", prefix, x->name);
+    GPTSI_TRY(gptsi_reader_expect(r, name, x->rank, x->rows, x->columns, &t));
+    if (gpts_file_read(r->file, t, 0, x->size, to) != GPTS_OK) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
+    GPTSI_TRY(gptsi_reader_finite(r, name, to, x->size));
+    for (i = 0; least == 0 && i < x->size; i++)
+        if (to[i] < 0) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is below 0, but squares were averaged",
+            r->file->source->label, (unsigned long long)i, name);
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_checkpoint_read(gpts_trainer *trainer, gpts_model *m, gpts_file *file, const char *path, const gpts_hooks *hooks, char *error)
+{
+    gpts_trainer wanted, *t = &wanted;        /* the numbers of the table */
+    char name[GPTS_NAME_BYTES + 16];
+    gptsi_reader r;
+    int64_t trained, found = 0;
+    size_t i;
+    gpts_status status = GPTS_OK;
+    memset(&wanted, 0, sizeof wanted);
+    memset(&r, 0, sizeof r);
+    r.file = file; r.error = error; r.outer = r.inner = "";
+    status = gptsi_checkpoint_number(file, "train.tensors", GPTS_I64, &trained);
+#define GPTSI_ROW(dtype_, name_, value_) if (status == GPTS_OK) status = gptsi_checkpoint_number(file, name_, GPTS_##dtype_, &value_);
+    GPTSI_TRAIN_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    if (status != GPTS_OK) return gptsi_fail(error, status, "%s", file->error);
+    status = gptsi_model_read(m, file, path, hooks);
+    if (status != GPTS_OK) return gptsi_fail(error, status, "%s", m->error);
+    for (i = 0; i < m->n_tensors; i++) {
+        snprintf(name, sizeof name, "train.m.%s", m->tensors[i].name);
+        m->tensors[i].trainable = gpts_file_find(file, name) != NULL;
+        found += m->tensors[i].trainable;
+    }
+    if (found != trained)
+        return gptsi_fail(error, GPTS_BAD_FILE, "%s: %lld tensors have moments, expected %lld", file->source->label, (long long)found, (long long)trained);
+    status = gpts_trainer_init(trainer, m, &wanted.options);
+    if (status != GPTS_OK) return gptsi_fail(error, status, "%s", trainer->error);
+    trainer->step = wanted.step;
+    trainer->data_position = wanted.data_position;
+    for (i = 0; i < m->n_tensors; i++) {
+        if (!m->tensors[i].trainable) continue;
+        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.m.", &m->tensors[i], trainer->moment1 + trainer->offset[i], -1));
+        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.v.", &m->tensors[i], trainer->moment2 + trainer->offset[i], 0));
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *model, const char *path, const gpts_hooks *hooks)
+{
+    char error[GPTS_ERROR_BYTES];
+    gpts_file file;
+    gpts_status status;
+    memset(trainer, 0, sizeof *trainer);
+    memset(model, 0, sizeof *model);
+    memset(error, 0, sizeof error);
+    status = gpts_file_open(&file, path, hooks);
+    if (status != GPTS_OK) memcpy(error, file.error, sizeof error);
+    else status = gptsi_checkpoint_read(trainer, model, &file, path, hooks, error);
+    gpts_file_close(&file);
+    if (status != GPTS_OK) {
+        gpts_trainer_free(trainer);
+        gpts_model_free(model);
+        memcpy(trainer->error, error, sizeof error);
+        memcpy(model->error, error, sizeof error);
+    }
+    return status;
+}
+
+/* ---- approximators and recordings ----------------------------------------------------------- */
+
+static const char *const gptsi_approximator_names[] = { "mlp", "mean", "random", "nothing" };
+
+/* Metadata `key` as one of the names; the first where there is none. */
+static gpts_status gptsi_file_choice(gpts_file *file, const char *key, const char *const *names, size_t n, int *choice)
+{
+    const char *text = gpts_file_metadata(file, key);
+    size_t i;
+    *choice = 0;
+    if (!text) return GPTS_OK;
+    for (i = 0; i < n; i++) if (!strcmp(text, names[i])) { *choice = (int)i; return GPTS_OK; }
+    return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: metadata %s is '%s', which is not known", file->source->label, key,
+        gptsi_quote(text, strlen(text)).text);
+}
+
+static void gptsi_entry_set(gpts_file_entry *e, const char *name, gpts_dtype dtype, size_t rank, size_t a, size_t b, size_t c, const void *data)
+{
+    memset(e, 0, sizeof *e);
+    e->name = name; e->dtype = dtype; e->rank = rank; e->data = data;
+    e->shape[0] = a; e->shape[1] = b; e->shape[2] = c;
+}
+
+GPTS_API gpts_status gpts_approximator_save(gpts_approximator *a, const char *path)
+{
+    gpts_file_entry e[4];
+    gpts_file_pair metadata[5];
+    char layer[24];
+    if (!a->fc_w || (int)a->activation < 0 || a->activation > GPTS_RELU || (int)a->kind < 0 || a->kind > GPTS_APPROX_NOTHING)
+        return gptsi_fail(a->error, GPTS_BAD_ARGUMENT, "the approximator is not made yet");
+    gptsi_entry_set(&e[0], "approx.c_fc.weight", GPTS_F32, 2, a->window * a->C, a->hidden, 0, a->fc_w);
+    gptsi_entry_set(&e[1], "approx.c_fc.bias", GPTS_F32, 1, a->hidden, 0, 0, a->fc_b);
+    gptsi_entry_set(&e[2], "approx.c_proj.weight", GPTS_F32, 2, a->hidden, a->C, 0, a->proj_w);
+    gptsi_entry_set(&e[3], "approx.c_proj.bias", GPTS_F32, 1, a->C, 0, 0, a->proj_b);
+    snprintf(layer, sizeof layer, "%ld", (long)a->layer);
+    metadata[0].key = "activation"; metadata[0].value = gptsi_activation_names[a->activation];
+    metadata[1].key = "format"; metadata[1].value = "pt";
+    metadata[2].key = "format_version"; metadata[2].value = "1";
+    metadata[3].key = "kind"; metadata[3].value = gptsi_approximator_names[a->kind];
+    metadata[4].key = "layer"; metadata[4].value = layer;
+    return gpts_file_write(path, e, 4, metadata, 5, &a->hooks, a->error);
+}
+
+/* Shapes from c_fc and c_proj, which must agree; then one block as `fit` makes it. */
+static gpts_status gptsi_approximator_read(gpts_approximator *a, gpts_file *file)
+{
+    const gpts_file_tensor *t[4];
+    gptsi_reader r;
+    gpts_tensor x;
+    size_t i, n;
+    int choice;
+    gptsi_json number;
+    int64_t layer = 0;
+    const char *text = gpts_file_metadata(file, "layer");
+    memset(&r, 0, sizeof r);
+    r.file = file; r.error = file->error; r.outer = r.inner = "";
+    GPTSI_TRY(gptsi_file_choice(file, "activation", gptsi_activation_names, 4, &choice));
+    a->activation = gpts_file_metadata(file, "activation") ? (gpts_activation)(choice % 3) : GPTS_RELU;
+    GPTSI_TRY(gptsi_file_choice(file, "kind", gptsi_approximator_names, 4, &choice));
+    a->kind = (gpts_approximator_kind)choice;
+    if (text) {
+        number.at = text; number.end = text + strlen(text); number.depth = 0;
+        if (!gptsi_json_i64(&number, &layer) || number.at != number.end || layer < 0 || layer > INT32_MAX)
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: metadata layer is '%s', expected a number", file->source->label,
+                gptsi_quote(text, strlen(text)).text);
+    }
+    a->layer = (int32_t)layer;
+    t[0] = gpts_file_find(file, "approx.c_fc.weight"); t[2] = gpts_file_find(file, "approx.c_proj.weight");
+    if (!t[0] || !t[2]) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s is no approximator: tensor 'approx.c_%s.weight' is missing", file->source->label, t[0] ? "proj" : "fc");
+    if (t[0]->rank != 2 || t[2]->rank != 2 || !t[2]->shape[1] || !t[0]->shape[0] || t[0]->shape[0] % t[2]->shape[1] ||
+        t[0]->shape[0] > INT32_MAX || t[0]->shape[1] > INT32_MAX)
+        return gptsi_fail(file->error, GPTS_BAD_SHAPE, "%s: 'approx.c_fc.weight' is %s and 'approx.c_proj.weight' %s, expected [k C,h] and [h,C]",
+            file->source->label, gptsi_shape(t[0]->rank, t[0]->shape).text, gptsi_shape(t[2]->rank, t[2]->shape).text);
+    a->C = (size_t)t[2]->shape[1]; a->hidden = (size_t)t[0]->shape[1]; a->window = (size_t)t[0]->shape[0] / a->C;
+    GPTSI_TRY(gptsi_reader_expect(&r, "approx.c_fc.bias", 1, a->hidden, 1, &t[1]));
+    GPTSI_TRY(gptsi_reader_expect(&r, "approx.c_proj.weight", 2, a->hidden, a->C, &t[2]));
+    GPTSI_TRY(gptsi_reader_expect(&r, "approx.c_proj.bias", 1, a->C, 1, &t[3]));
+    n = (size_t)(t[0]->count + t[1]->count + t[2]->count + t[3]->count);
+    a->fc_w = GPTSI_NEW(&a->hooks, gpts_real, n);
+    if (!a->fc_w) return gptsi_no_memory(file->error, "an approximator", n, sizeof(gpts_real));
+    a->fc_b = a->fc_w + t[0]->count; a->proj_w = a->fc_b + t[1]->count; a->proj_b = a->proj_w + t[2]->count;
+    memset(&x, 0, sizeof x);
+    for (i = 0; i < 4; i++) {
+        gpts_real *to = i == 0 ? a->fc_w : i == 1 ? a->fc_b : i == 2 ? a->proj_w : a->proj_b;
+        GPTSI_TRY(gpts_file_read(file, t[i], 0, (size_t)t[i]->count, to));
+        GPTSI_TRY(gptsi_reader_finite(&r, t[i]->name, to, (size_t)t[i]->count));
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_approximator_load(gpts_approximator *approximator, const char *path, const gpts_hooks *hooks)
+{
+    char error[GPTS_ERROR_BYTES];
+    gpts_file file;
+    gpts_status status;
+    memset(approximator, 0, sizeof *approximator);
+    if (hooks) approximator->hooks = *hooks;
+    status = gpts_file_open(&file, path, hooks);
+    if (status == GPTS_OK) status = gptsi_approximator_read(approximator, &file);
+    memcpy(error, file.error, sizeof error);
+    gpts_file_close(&file);
+    if (status != GPTS_OK) {
+        gpts_approximator_free(approximator);
+        memcpy(approximator->error, error, sizeof error);
+    }
+    return status;
+}
+
+GPTS_API gpts_status gpts_recording_save(gpts_recording *recordings, size_t n, const char *path)
+{
+    char error[GPTS_ERROR_BYTES], (*names)[24];
+    gpts_file_pair metadata[2];
+    gpts_file_entry *e;
+    gpts_status status;
+    size_t i;
+    if (!n) return GPTS_BAD_ARGUMENT;
+    e = GPTSI_NEW(&recordings[0].hooks, gpts_file_entry, gptsi_mul(n, 2));
+    names = (char (*)[24])gptsi_new(&recordings[0].hooks, gptsi_mul(n, 2), sizeof names[0]);
+    error[0] = 0;
+    metadata[0].key = "format"; metadata[0].value = "pt";
+    metadata[1].key = "format_version"; metadata[1].value = "1";
+    if (!e || !names) status = gptsi_no_memory(error, "writing recordings", n, sizeof *e);
+    else {
+        for (i = 0; i < 2 * n; i++) {
+            const gpts_recording *r = &recordings[i / 2];
+            snprintf(names[i], sizeof names[i], "%ld.%s", (long)r->layer, i % 2 ? "y" : "x");
+            gptsi_entry_set(&e[i], names[i], GPTS_F32, 3, r->n_sequences, r->T, r->C, i % 2 ? r->y : r->x);
+        }
+        status = gpts_file_write(path, e, 2 * n, metadata, 2, &recordings[0].hooks, error);
+    }
+    gptsi_delete(&recordings[0].hooks, names);
+    gptsi_delete(&recordings[0].hooks, e);
+    if (status != GPTS_OK) memcpy(recordings[0].error, error, sizeof error);
+    return status;
+}
+
+static gpts_status gptsi_recording_read(gpts_recording *recording, int32_t layer, gpts_file *file)
+{
+    size_t i;
+    recording->layer = layer;
+    for (i = 0; i < 2; i++) {
+        char name[32];
+        const gpts_file_tensor *t;
+        gpts_real *to;
+        gptsi_reader r;
+        memset(&r, 0, sizeof r);
+        r.file = file; r.error = file->error;
+        snprintf(name, sizeof name, "%ld.%s", (long)layer, i ? "y" : "x");
+        t = gpts_file_find(file, name);
+        if (!t) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s: tensor '%s' of layer %ld is missing", file->source->label, name, (long)layer);
+        if (t->rank != 3 || !t->count || t->count > SIZE_MAX / sizeof *to || (i && (t->shape[0] != recording->n_sequences ||
+            t->shape[1] != recording->T || t->shape[2] != recording->C)))
+            return gptsi_fail(file->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected [n_sequences,T,C]%s", file->source->label,
+                name, gptsi_shape(t->rank, t->shape).text, i ? " as that of x" : "");
+        recording->n_sequences = (size_t)t->shape[0]; recording->T = (size_t)t->shape[1]; recording->C = (size_t)t->shape[2];
+        to = GPTSI_NEW(&recording->hooks, gpts_real, (size_t)t->count);
+        if (!to) return gptsi_no_memory(file->error, "a recording", (size_t)t->count, sizeof *to);
+        if (i) recording->y = to; else recording->x = to;
+        GPTSI_TRY(gpts_file_read(file, t, 0, (size_t)t->count, to));
+        GPTSI_TRY(gptsi_reader_finite(&r, name, to, (size_t)t->count));
+    }
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_recording_load(gpts_recording *recording, int32_t layer, const char *path, const gpts_hooks *hooks)
+{
+    char error[GPTS_ERROR_BYTES];
+    gpts_file file;
+    gpts_status status;
+    memset(recording, 0, sizeof *recording);
+    if (hooks) recording->hooks = *hooks;
+    status = gpts_file_open(&file, path, hooks);
+    if (status == GPTS_OK) status = gptsi_recording_read(recording, layer, &file);
+    memcpy(error, file.error, sizeof error);
+    gpts_file_close(&file);
+    if (status != GPTS_OK) {
+        gpts_recording_free(recording);
+        memcpy(recording->error, error, sizeof error);
+    }
+    return status;
+}
+
+/* ---- token files ---------------------------------------------------------------------------- */
+
+/* path with .json for its ending .bin, or added */
+static char *gptsi_tokens_json(const char *path, const gpts_hooks *hooks)
+{
+    size_t n = strlen(path);
+    char *json = GPTSI_NEW(hooks, char, n + 8);
+    if (!json) return NULL;
+    if (n > 4 && !strcmp(path + n - 4, ".bin")) n -= 4;
+    memcpy(json, path, n);
+    memcpy(json + n, ".json", sizeof ".json");
+    return json;
+}
+
+/* {"vocab_size": V, "tokenizer": "..."}, other keys ignored */
+static int gptsi_tokens_parse(gpts_tokens *tokens, const char *text, size_t bytes)
+{
+    gptsi_json j;
+    j.at = text; j.end = text + bytes; j.depth = 1;
+    if (!gptsi_json_take(&j, '{')) return 0;
+    if (!gptsi_json_take(&j, '}')) {
+        do {
+            gptsi_json measure;
+            char key[16];
+            size_t n;
+            int64_t size;
+            gptsi_json_space(&j);
+            measure = j;
+            key[0] = 0;
+            if (!gptsi_json_string(&measure, NULL, 0, &n)) return 0;
+            if (n < sizeof key) gptsi_json_string(&j, key, sizeof key, &n);
+            j = measure;
+            if (!gptsi_json_take(&j, ':')) return 0;
+            if (!strcmp(key, "vocab_size")) {
+                if (!gptsi_json_i64(&j, &size) || size < 1 || size > INT32_MAX) return 0;
+                tokens->vocab_size = (int32_t)size;
+            } else if (!strcmp(key, "tokenizer")) {
+                if (!gptsi_json_string(&j, tokens->tokenizer, sizeof tokens->tokenizer - 1, &n) || strlen(tokens->tokenizer) < n) return 0;
+            } else if (!gptsi_json_skip(&j)) return 0;
+        } while (gptsi_json_take(&j, ','));
+        if (!gptsi_json_take(&j, '}')) return 0;
+    }
+    gptsi_json_space(&j);
+    return j.at == j.end && tokens->vocab_size > 0;
+}
+
+GPTS_API void gpts_tokens_free(gpts_tokens *tokens)
+{
+    gpts_hooks hooks;
+    if (!tokens) return;
+    hooks = tokens->hooks;
+    gptsi_delete(&hooks, tokens->ids);
+    memset(tokens, 0, sizeof *tokens);
+}
+
+/* llm.c's files have a header of 256 int32: 20240520, 1, count; then the same u16. */
+static gpts_status gptsi_tokens_read(gpts_tokens *tokens, const char *path, const char *json, char **data, char **beside)
+{
+    const unsigned char *p;
+    size_t bytes, n, i, most = 0, at = 0;
+    GPTSI_TRY(gpts_read_file(path, data, &bytes, &tokens->hooks, tokens->error));
+    p = (const unsigned char *)*data;
+    if (bytes > 1024 && gptsi_get32(p) == 20240520 && gptsi_get32(p + 4) == 1 && gptsi_get32(p + 8) == (bytes - 1024) / 2) at = 1024;
+    if (bytes == at || bytes % 2)
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "'%s' has %llu bytes, expected u16 token ids", gptsi_path_end(path), (unsigned long long)bytes);
+    n = (bytes - at) / 2;
+    tokens->ids = GPTSI_NEW(&tokens->hooks, uint16_t, n);
+    if (!tokens->ids) return gptsi_no_memory(tokens->error, "the tokens", n, sizeof(uint16_t));
+    for (i = 0; i < n; i++) {
+        tokens->ids[i] = (uint16_t)(p[at + 2 * i] | p[at + 2 * i + 1] << 8);
+        if (tokens->ids[i] > tokens->ids[most]) most = i;
+    }
+    tokens->n = n;
+#ifndef GPTS_NO_STDIO
+    {
+        FILE *there = fopen(json, "rb");
+        if (!there) { tokens->vocab_size = tokens->ids[most] + 1; return GPTS_OK; }
+        fclose(there);
+    }
+#endif
+    GPTSI_TRY(gpts_read_file(json, beside, &bytes, &tokens->hooks, tokens->error));
+    if (!gptsi_tokens_parse(tokens, *beside, bytes))
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "'%s' is not {\"vocab_size\": V, \"tokenizer\": \"...\"}", gptsi_path_end(json));
+    if (tokens->ids[most] >= tokens->vocab_size)
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "token %llu of '%s' is %u, but '.json' beside it says vocab_size %ld",
+            (unsigned long long)most, gptsi_path_end(path), (unsigned)tokens->ids[most], (long)tokens->vocab_size);
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_tokens_load(gpts_tokens *tokens, const char *path, const gpts_hooks *hooks)
+{
+    char error[GPTS_ERROR_BYTES], *json, *data = NULL, *beside = NULL;
+    gpts_status status;
+    memset(tokens, 0, sizeof *tokens);
+    if (hooks) tokens->hooks = *hooks;
+    if (!path || !*path) return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
+    json = gptsi_tokens_json(path, hooks);
+    if (!json) return gptsi_no_memory(tokens->error, "a file's name", strlen(path) + 8, 1);
+    status = gptsi_tokens_read(tokens, path, json, &data, &beside);
+    gptsi_delete(hooks, data);
+    gptsi_delete(hooks, beside);
+    gptsi_delete(hooks, json);
+    if (status != GPTS_OK) {
+        memcpy(error, tokens->error, sizeof error);
+        gpts_tokens_free(tokens);
+        memcpy(tokens->error, error, sizeof error);
+    }
+    return status;
+}
+
+/* The ids, then the small file beside them. */
+GPTS_API gpts_status gpts_tokens_save(gpts_tokens *tokens, const char *path)
+{
+    const gpts_hooks *hooks = &tokens->hooks;
+    char *json;
+    unsigned char *raw;
+    gptsi_text text;
+    size_t i;
+    gpts_status status;
+    if (!path || !*path) return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
+    for (i = 0; i < tokens->n; i++)
+        if (tokens->ids[i] >= tokens->vocab_size)
+            return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "token %llu is %u, but vocab_size is %ld", (unsigned long long)i,
+                (unsigned)tokens->ids[i], (long)tokens->vocab_size);
+    memset(&text, 0, sizeof text);
+    text.hooks = hooks;
+    gptsi_text_add(&text, "{\"vocab_size\": ");
+    gptsi_text_integer(&text, tokens->vocab_size);
+    gptsi_text_add(&text, ", \"tokenizer\": ");
+    gptsi_text_quoted(&text, tokens->tokenizer, strlen(tokens->tokenizer));
+    gptsi_text_add(&text, "}\n");
+    json = gptsi_tokens_json(path, hooks);
+    raw = GPTSI_NEW(hooks, unsigned char, gptsi_mul(gptsi_max(tokens->n, 1), 2));
+    if (!json || !raw || text.failed) status = gptsi_no_memory(tokens->error, "writing the tokens", tokens->n, 2);
+    else {
+        for (i = 0; i < tokens->n; i++) gptsi_put(raw + 2 * i, tokens->ids[i], 2);
+        status = gptsi_replace_file(path, raw, 2 * tokens->n, hooks, tokens->error);
+        if (status == GPTS_OK) status = gptsi_replace_file(json, text.data, text.n, hooks, tokens->error);
+    }
+    gptsi_delete(hooks, raw);
+    gptsi_delete(hooks, json);
+    gptsi_delete(hooks, text.data);
+    return status;
+}
+
 #endif /* GPTSTATIC_IMPLEMENTED */
 #endif /* GPTSTATIC_IMPLEMENTATION */
 
