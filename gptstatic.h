@@ -2642,11 +2642,11 @@ static void gptsi_layout_free(gpts_model *m)
     m->layers = NULL; m->tensors = NULL; m->parameters = NULL; m->n_tensors = m->n_parameters = 0;
 }
 
-/* layers, tensors and parameters of m (config, hooks, ops and device are set), all zero */
-static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *shapes)
+/* layers and tensors of m, without their values (config and hooks are set; the layout of all
+   that follows needs ops and device too) */
+static gpts_status gptsi_layout_describe(gpts_model *m, const gptsi_layer_shape *shapes)
 {
-    size_t L = (size_t)m->config.n_layer, l, i, k, total = 0;
-    void *block = NULL;
+    size_t L = (size_t)m->config.n_layer, l, k;
     m->layers = GPTSI_NEW(&m->hooks, gpts_layer, L ? L : 1);
     if (!m->layers) return gptsi_no_memory(m->error, "the layers", L, sizeof *m->layers);
     for (l = 0; l < L; l++) {
@@ -2657,6 +2657,15 @@ static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *sha
     m->tensors = GPTSI_NEW(&m->hooks, gpts_tensor, m->n_tensors);
     if (!m->tensors) return gptsi_no_memory(m->error, "the parameter table", m->n_tensors, sizeof *m->tensors);
     gptsi_table_walk(m, NULL);
+    return GPTS_OK;
+}
+
+/* layers, tensors and parameters, all zero */
+static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *shapes)
+{
+    size_t L = (size_t)m->config.n_layer, l, i, total = 0;
+    void *block = NULL;
+    GPTSI_TRY(gptsi_layout_describe(m, shapes));
     for (i = 0; i < m->n_tensors; i++) total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
     if (gptsi_mul(total, sizeof(gpts_real)) == SIZE_MAX || m->ops->allocate(m->device, total * sizeof(gpts_real), &block) != GPTS_OK)
         return gptsi_no_memory(m->error, "the parameters", total, sizeof(gpts_real));
