@@ -836,19 +836,6 @@ static void gptsi_parallel(const gpts_hooks *hooks, size_t workers, size_t n, gp
     else GPTS_PARALLEL_FOR((int)loop.workers, loop.workers, gptsi_loop_task, &loop);
 }
 
-/* The CPU as a device: its hooks, its workers and each worker's scratch. */
-typedef struct gptsi_cpu {
-    gpts_hooks hooks;
-    size_t workers;
-    unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
-    size_t scratch_bytes;
-    const struct gptsi_kernels *kernels;                  /* inner loops for this processor (@@GEMM) */
-    gpts_real *block;                                     /* the loss's block of logits */
-    size_t block_bytes;
-    gpts_status status;                                   /* first failure of an operation */
-    char error[GPTS_ERROR_BYTES];
-} gptsi_cpu;
-
 /* ==============================================================================
    @@GEMM  the one matrix product that everything rides on
    ============================================================================== */
@@ -881,6 +868,20 @@ typedef struct gptsi_kernels {
     void (*gelu)(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n);
     void (*adamw)(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n, const gpts_real *f);
 } gptsi_kernels;
+
+/* The CPU as a device: its hooks, its workers and each worker's scratch. */
+typedef struct gptsi_cpu {
+    gpts_hooks hooks;
+    size_t workers;
+    unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
+    size_t scratch_bytes;
+    const gptsi_kernels *kernels;                         /* inner loops for this processor: `table` */
+    gptsi_kernels table;
+    gpts_real *block;                                     /* the loss's block of logits */
+    size_t block_bytes;
+    gpts_status status;                                   /* first failure of an operation */
+    char error[GPTS_ERROR_BYTES];
+} gptsi_cpu;
 
 enum { GPTSI_TILE_ROWS = 8, GPTSI_TILE_CELLS = 8 * 48 };      /* no tile is larger */
 static const gpts_real gptsi_zeros[GPTSI_TILE_CELLS] = { 0 };
@@ -1101,9 +1102,14 @@ attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m
         gptsi_store_##isa(p + i, left, f[1] * gptsi_load_##isa(p + i, left) - f[6] * a / (f[7] * s + f[8])); \
     }                                                                                        \
 }                                                                                            \
-static const gptsi_kernels gptsi_kernels_##isa = { #isa, ROWS, GPTSI_L_##isa,                \
-    { gptsi_tile1_##isa, gptsi_tile2_##isa, gptsi_tile3_##isa }, gptsi_rows_mul_##isa, gptsi_dot_##isa, gptsi_sum_##isa, \
-    gptsi_maximum_##isa, gptsi_exp_row_##isa, gptsi_gelu_##isa, gptsi_adamw_##isa };
+static void gptsi_kernels_##isa(gptsi_kernels *q)                                            \
+{                                                                                            \
+    q->name = #isa; q->rows = ROWS; q->lanes = GPTSI_L_##isa;                                \
+    q->tile[0] = gptsi_tile1_##isa; q->tile[1] = gptsi_tile2_##isa; q->tile[2] = gptsi_tile3_##isa; \
+    q->rows_mul = gptsi_rows_mul_##isa; q->dot = gptsi_dot_##isa; q->sum = gptsi_sum_##isa;  \
+    q->maximum = gptsi_maximum_##isa; q->exp_row = gptsi_exp_row_##isa;                      \
+    q->gelu = gptsi_gelu_##isa; q->adamw = gptsi_adamw_##isa;                                \
+}
 
 GPTSI_KERNELS(base, 16, 4, GPTSI_OPTIMIZE)
 #if defined(__x86_64__)
@@ -1185,19 +1191,28 @@ static void gptsi_adamw_base(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real
         g[i] = 0;
     }
 }
-static const gptsi_kernels gptsi_kernels_base = { "plain", GPTSI_PLAIN_ROWS, GPTSI_PLAIN_LANES,
-    { gptsi_tile1_base, gptsi_tile2_base, gptsi_tile3_base }, gptsi_rows_mul_base, gptsi_dot_base, gptsi_sum_base,
-    gptsi_maximum_base, gptsi_exp_row_base, gptsi_gelu_base, gptsi_adamw_base };
+static void gptsi_kernels_base(gptsi_kernels *q)
+{
+    q->name = "plain"; q->rows = GPTSI_PLAIN_ROWS; q->lanes = GPTSI_PLAIN_LANES;
+    q->tile[0] = gptsi_tile1_base; q->tile[1] = gptsi_tile2_base; q->tile[2] = gptsi_tile3_base;
+    q->rows_mul = gptsi_rows_mul_base; q->dot = gptsi_dot_base; q->sum = gptsi_sum_base;
+    q->maximum = gptsi_maximum_base; q->exp_row = gptsi_exp_row_base;
+    q->gelu = gptsi_gelu_base; q->adamw = gptsi_adamw_base;
+}
 #endif
 
-static const gptsi_kernels *gptsi_kernels_best(void)
+/* Fills the table for this processor and returns it.  (A constant table of functions would
+   be data that the loader relocates, which a library in many programs does better without.) */
+static const gptsi_kernels *gptsi_kernels_best(gptsi_kernels *q)
 {
 #if defined(GPTSI_VECTORS) && defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
-        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) return &gptsi_kernels_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &gptsi_kernels_avx2;
+        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) gptsi_kernels_avx512(q);
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) gptsi_kernels_avx2(q);
+    else
 #endif
-    return &gptsi_kernels_base;
+    gptsi_kernels_base(q);
+    return q;
 }
 
 /* A worker's scratch: a packed block of A, one packed panel of B; attention uses it too. */
@@ -1217,7 +1232,7 @@ static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char 
     if (hooks) cpu->hooks = *hooks;
     cpu->workers = gptsi_workers(hooks);
     cpu->scratch_bytes = GPTSI_SCRATCH;
-    cpu->kernels = gptsi_kernels_best();
+    cpu->kernels = gptsi_kernels_best(&cpu->table);
     for (w = 0; w < cpu->workers; w++)
         if (!(cpu->scratch[w] = GPTSI_NEW(&cpu->hooks, unsigned char, cpu->scratch_bytes))) {
             gptsi_cpu_free(cpu);

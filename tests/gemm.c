@@ -4,15 +4,16 @@
 #include "test.h"
 
 #define EPS (sizeof(gpts_real) == 4 ? 1.2e-7 : 2.3e-16)
-static const gptsi_kernels *kernels[3];
+static gptsi_kernels table[3];
+static const gptsi_kernels *kernels[3] = { &table[0], &table[1], &table[2] };
 static int n_kernels;
 
 static void find_kernels(void)
 {
-    kernels[n_kernels++] = &gptsi_kernels_base;
+    gptsi_kernels_base(&table[n_kernels++]);
 #if defined(GPTSI_VECTORS) && defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) kernels[n_kernels++] = &gptsi_kernels_avx2;
-    if (gptsi_kernels_best() == &gptsi_kernels_avx512) kernels[n_kernels++] = &gptsi_kernels_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) gptsi_kernels_avx2(&table[n_kernels++]);
+    if (gptsi_kernels_best(&table[n_kernels])->lanes > table[n_kernels - 1].lanes) n_kernels++;
 #endif
 }
 static gpts_real *fill(size_t n, uint64_t seed)
