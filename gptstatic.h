@@ -1886,108 +1886,79 @@ static void gptsi_cpu_adamw(void *device, gpts_real *p, gpts_real *g, gpts_real 
    ============================================================================== */
 
 /* A static head's weights are a fixed causal pattern of two vectors, alpha by key and rho
-   by distance, and only its values depend on the input:
+   by distance; only its values depend on the input:
 
-       P[i,j] = exp(alpha[j] + rho[i-j] - z[i]),   j <= i,   z[i] = ln sum_{k<=i} exp(alpha[k] + rho[i-k])     (P1)
-       y[i]   = sum_{j<=i} P[i,j] v[j]  =  e[i] sum_{j<=i} w[i-j] u[j] v[j]                                   (P2)
-                with u = exp(alpha), w = exp(rho), e = exp(-z)
+       P[i,j] = exp(alpha[j] + rho[i-j] - z[i]),  j <= i,   z[i] = ln sum_{k<=i} exp(alpha[k] + rho[i-k])     (P1)
+       y[i]   = sum_{j<=i} P[i,j] v[j]  =  e[i] sum_{j<=i} w[i-j] (u[j] v[j])                                 (P2)
+                u = exp(alpha),  w = exp(rho),  e = exp(-z)
 
-   (P2) is the lever: three vectors make every cell by two products, no exponential, and apart
-   from the row's factor e it is a convolution with w.  So where w decays,
+   (P2) is the lever.  Scale the values, scale the rows, and what is left between is a causal
+   convolution, whose matrix w[i-j] need not exist: read the vector w at i-j and a tile of it
+   stands there, for any product kernel, as a matrix with a row stride of 1.  No exponential,
+   no T x T.  And where w decays,
 
        w[d] = sum_r c[r] lambda[r]^(d-W)   for d >= W,   c >= 0,  0 < lambda <= 1,                             (P3)
 
-   all keys further back than W act through R running sums, and a row costs W + R products
-   instead of i.  We keep each sum as what it means, a running weighted mean of the values,
-   which cannot overflow, with the logarithm of its weight beside it:
+   the keys before t act on all rows i >= t + W - 1 through R running sums,
 
-       n[r,t] = ln sum_{j<t} lambda[r]^(t-1-j) u[j]                                                           (P4)
-       x[r,t] = sum_{j<t} lambda[r]^(t-1-j) u[j] v[j] / exp(n[r,t])
-       y[i]   = sum_{t<=j<=i} P[i,j] v[j] + sum_r gain[i,r] x[r,t]                                            (P5)
-                gain[i,r] = exp(ln c[r] + (i-W-t+1) ln lambda[r] + n[r,t] - z[i]),   t <= i - W + 1
+       x[r,t] = sum_{j<t} lambda[r]^(t-1-j) u[j] v[j]                                                         (P4)
+       y[i]   = e[i] ( sum_{t<=j<=i} w[i-j] u[j] v[j]  +  sum_r c[r] lambda[r]^(i+1-W-t) x[r,t] )             (P5)
 
-   Rows and keys go by tiles of 64.  Row tile a takes its key tiles a-q .. a cell by cell, where
-   q tiles cover the distances below W, and the keys before t = 64 (a-q) through x[.,t].  The
-   exact form is the case without the second sum: q is every tile before.  Every number that
-   meets the values (P, gain, and feed, keep that carry x over a tile) is a share of a whole,
-   in 0 .. 1, and each row's shares add up to 1.
+   so that a row costs about W + R products instead of i.  Rows and keys go by tiles of 64.
+   Row tile a takes the key tiles a-q .. a by w, where q tiles reach over the distances below
+   W, and what lies before t = 64 (a-q) by x.  The exact form is the case q = all, R = 0: both
+   forms are one code.
 
-   Range: u, w, e are doubles, centred on the middle of their exponents, which holds any
-   alpha and rho whose ranges add up to 1300 (standard deviation 40 needs about 500); a wider
-   head keeps the exponents themselves and pays an exponential per cell.                           */
+   Range: u, w, e are centred on the middle of their exponents.  As reals they carry a head
+   whose ranges of alpha and rho add up to 120 (1300 in double).  A head wider than that runs
+   (P1) in log space: the same loops, with u = e = 1 and w, x's shares computed cell by cell,
+   each an exponential of a number <= 0, and x a weighted mean: divided by exp(n[r,t]),
+   n[r,t] = ln sum_{j<t} lambda[r]^(t-1-j) u[j].  z, n and every table come from doubles.           */
 
-enum { GPTSI_STATIC_TILE = 64 };
+enum { GPTSI_STATIC_TILE = 64, GPTSI_STATIC_SLICE = 256, GPTSI_STATIC_TERMS = 64 };
 
 typedef struct gptsi_pattern {
-    size_t near, terms;               /* q, and R without the unused terms at the end            */
-    size_t span;                      /* 64 (q + 1) distances in w                               */
-    int wide;                         /* u, w, e hold alpha, rho, z instead of their exponentials */
-    double *u, *e;                    /* [T] keys, rows                                          */
-    double *w;                        /* [span + 64] w[d] at span-1-d; 0 for d < 0, after the end */
-    double *n;                        /* [T/64 + 1, terms] (P4) at the tiles' boundaries         */
-    gpts_real *gain;                  /* [T,terms] (P5)                                          */
-    gpts_real *feed, *keep;           /* [T,terms], [T/64,terms]: x over tile k is
-                                         keep[k,r] x + sum_{j in k} feed[j,r] v[j]               */
+    size_t near, terms;               /* q, and R without the unused terms at the end             */
+    size_t span;                      /* 64 (q + 1) distances in rho                              */
+    size_t shift;                     /* 64 q + 1 - W: row 0 of tile a is so far past t + W - 1   */
+    int wide;
+    double *alpha, *z, *rho, *weight; /* [T], [T], [span], [span] exp(rho), the last first        */
+    double *c, *decay, *n;            /* [R] ln c, [R] ln lambda, [T/64+1,R] n at the tiles' ends */
+    gpts_real *u, *e;                 /* [T] (P2)                                                 */
+    gpts_real *w, *back;              /* [span+64] w[d] at d + 63, and at span - 1 - d; 0 for d < 0 */
+    gpts_real *feed, *gain;           /* [R,64] lambda^k, c lambda^(k + shift), k = 0 .. 63       */
 } gptsi_pattern;
 
 struct gpts_pattern_plan {
-    size_t T, n;                      /* rows that it holds, a multiple of 64; static heads       */
+    size_t T;                         /* positions, a multiple of 64                              */
     gptsi_pattern *pattern;           /* [n]                                                      */
-    double *reals;                    /* one block behind u, e, w, n                              */
-    gpts_real *shares;                /* one block behind gain, feed, keep                        */
+    double *doubles;                  /* one block behind all patterns' doubles                   */
+    gpts_real *reals;                 /* and one behind their reals                               */
 };
 
 static void gptsi_static_discard(gpts_heads *heads, const gpts_hooks *hooks)
 {
-    struct gpts_pattern_plan *plan = heads->plan;
-    if (!plan) return;
-    gptsi_delete(hooks, plan->pattern);
-    gptsi_delete(hooks, plan->reals);
-    gptsi_delete(hooks, plan->shares);
-    gptsi_delete(hooks, plan);
+    if (!heads->plan) return;
+    gptsi_delete(hooks, heads->plan->pattern);
+    gptsi_delete(hooks, heads->plan->doubles);
+    gptsi_delete(hooks, heads->plan->reals);
+    gptsi_delete(hooks, heads->plan);
     heads->plan = NULL;
 }
 
-/* W of a head with a tail; S means without */
+/* W, or S for a head without a tail */
 static size_t gptsi_static_start(const gpts_heads *heads, size_t s)
 {
     return heads->tail_start ? (size_t)heads->tail_start[s] : heads->S;
 }
 
-/* Past S alpha goes on as the mean of its last quarter.                                      (P6) */
-static double gptsi_static_alpha(const gpts_heads *heads, size_t s, size_t j)
+/* Past S alpha goes on as the mean of its last quarter, rho by (P3).                         (P6) */
+static double gptsi_static_past(const gpts_heads *heads, size_t s)
 {
-    const gpts_real *alpha = heads->alpha + s * heads->S;
-    size_t first = heads->S - gptsi_max(1, heads->S / 4), k;
+    size_t S = heads->S, first = S - gptsi_max(1, S / 4), j;
     double sum = 0;
-    if (j < heads->S) return (double)alpha[j];
-    for (k = first; k < heads->S; k++) sum += (double)alpha[k];
-    return sum / (double)(heads->S - first);
-}
-
-/* (P3) as a logarithm, ln sum_r exp(ln c + (d - W) ln lambda); without a tail nothing is past S. */
-static double gptsi_static_rho(const gpts_heads *heads, size_t s, size_t d)
-{
-    size_t W = gptsi_static_start(heads, s), r;
-    double most = -HUGE_VAL, sum = 0;
-    if (d < W) return d < heads->S ? (double)heads->rho[s * heads->S + d] : -HUGE_VAL;
-    if (W >= heads->S) return -HUGE_VAL;
-    for (r = 0; r < heads->R; r++) {
-        double c = (double)heads->tail_coef[s * heads->R + r];
-        if (c > 0) most = fmax(most, log(c) + (double)(d - W) * log((double)heads->tail_decay[s * heads->R + r]));
-    }
-    if (most == -HUGE_VAL) return most;
-    for (r = 0; r < heads->R; r++) {
-        double c = (double)heads->tail_coef[s * heads->R + r];
-        if (c > 0) sum += exp(log(c) + (double)(d - W) * log((double)heads->tail_decay[s * heads->R + r]) - most);
-    }
-    return most + log(sum);
-}
-
-static double gptsi_log_add(double a, double b)                       /* ln(exp a + exp b) */
-{
-    double most = fmax(a, b);
-    return most == -HUGE_VAL ? most : most + log1p(exp(fmin(a, b) - most));
+    for (j = first; j < S; j++) sum += (double)heads->alpha[s * S + j];
+    return sum / (double)(S - first);
 }
 
 static double gptsi_dot(const double *a, const double *b, size_t n)
@@ -1999,249 +1970,329 @@ static double gptsi_dot(const double *a, const double *b, size_t n)
     return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
-/* The states' weights n (P4) and the shares that carry x over each tile. */
-static void gptsi_static_derive_states(const gpts_heads *heads, size_t s, gptsi_pattern *h, size_t T)
+static double gptsi_log_add(double a, double b)                       /* ln(exp a + exp b) */
 {
-    enum { L = GPTSI_STATIC_TILE };
-    size_t r, k, j;
-    for (r = 0; r < h->terms; r++) {
-        double decay = log((double)heads->tail_decay[s * heads->R + r]), n = -HUGE_VAL, before;
-        h->n[r] = n;
-        for (k = 0; k < T / L; k++) {
-            before = n;
-            for (j = 0; j < L; j++) n = gptsi_log_add(n + decay, h->u[k * L + j]);
-            for (j = 0; j < L; j++)
-                h->feed[(k * L + j) * h->terms + r] = (gpts_real)exp(decay * (double)(L - 1 - j) + h->u[k * L + j] - n);
-            h->keep[k * h->terms + r] = (gpts_real)exp(before + decay * L - n);
-            h->n[(k + 1) * h->terms + r] = n;
-        }
-    }
+    double most = a > b ? a : b, least = a > b ? b : a;
+    return most == -HUGE_VAL ? most : most + log1p(exp(least - most));
 }
 
-/* One head's tables; u, w first hold the exponents alpha, rho. */
+/* widens low .. high so that it holds x, unless x is minus infinity: a weight of 0 */
+static void gptsi_static_range(double x, double *low, double *high)
+{
+    if (x > -HUGE_VAL && x < *low) *low = x;
+    if (x > *high) *high = x;
+}
+
+/* One head's tables from its tensors. */
 static void gptsi_static_derive(const gpts_heads *heads, size_t s, gptsi_pattern *h, size_t T)
 {
     enum { L = GPTSI_STATIC_TILE };
-    size_t S = heads->S, W = gptsi_static_start(heads, s), n = W < S ? T : gptsi_min(T, S), i, j, r;
-    double low = HUGE_VAL, high = -HUGE_VAL, least = HUGE_VAL, most = -HUGE_VAL, centre, middle;
-    double past = T > S ? gptsi_static_alpha(heads, s, S) : 0;
+    size_t S = heads->S, W = gptsi_static_start(heads, s), n = W < S ? T : gptsi_min(T, S), i, j, k, r;
+    double low[2] = { HUGE_VAL, HUGE_VAL }, high[2] = { -HUGE_VAL, -HUGE_VAL }, middle[2], wide;
+    double past = gptsi_static_past(heads, s);
     for (j = 0; j < T; j++) {
-        h->u[j] = j >= n ? -HUGE_VAL : j < S ? (double)heads->alpha[s * S + j] : past;
-        if (j < n) { low = fmin(low, h->u[j]); high = fmax(high, h->u[j]); }
-    }
-    for (j = 0; j < h->span + L; j++) {
-        double rho = j < h->span ? gptsi_static_rho(heads, s, h->span - 1 - j) : -HUGE_VAL;
-        h->w[j] = rho;
-        if (rho > -HUGE_VAL) { least = fmin(least, rho); most = fmax(most, rho); }
+        h->alpha[j] = j >= n ? -HUGE_VAL : j < S ? (double)heads->alpha[s * S + j] : past;
+        gptsi_static_range(h->alpha[j], &low[0], &high[0]);
     }
     for (r = 0; r < h->terms; r++) {
-        double c = log((double)heads->tail_coef[s * heads->R + r]);
-        if (c > -HUGE_VAL) { least = fmin(least, c); most = fmax(most, c); }
+        h->c[r] = log((double)heads->tail_coef[s * heads->R + r]);
+        h->decay[r] = log((double)heads->tail_decay[s * heads->R + r]);
+        gptsi_static_range(h->c[r], &low[1], &high[1]);
     }
-    gptsi_static_derive_states(heads, s, h, T);
-    centre = 0.5 * (low + high); middle = 0.5 * (least + most);
-    h->wide = !(high - low + most - least <= 1300);
-    if (!h->wide) {
-        for (j = 0; j < T; j++) h->u[j] = exp(h->u[j] - centre);
-        for (j = 0; j < h->span + L; j++) h->w[j] = exp(h->w[j] - middle);
+    for (k = 0; k < h->span; k++) {
+        h->rho[k] = k < gptsi_min(W, S) ? (double)heads->rho[s * S + k] : -HUGE_VAL;
+        for (r = 0; k >= W && r < h->terms; r++) h->rho[k] = gptsi_log_add(h->rho[k], h->c[r] + (double)(k - W) * h->decay[r]);
+        gptsi_static_range(h->rho[k], &low[1], &high[1]);
     }
-    for (i = 0; i < T; i++) {
-        size_t a = i / L, t = a > h->near ? (a - h->near) * L : 0;
-        const double *u = h->u + t, *w = h->w + (h->span - 1 + t - i);
-        double z, sum = 0, top = -HUGE_VAL, far = -HUGE_VAL;
-        if (i >= n) { h->e[i] = h->wide ? HUGE_VAL : 0; continue; }
-        for (r = 0; t && r < h->terms; r++)
-            far = gptsi_log_add(far, log((double)heads->tail_coef[s * heads->R + r]) + h->n[t / L * h->terms + r]
-                                     + (double)(i + 1 - W - t) * log((double)heads->tail_decay[s * heads->R + r]));
-        if (h->wide) {
-            for (j = 0; j <= i - t; j++) top = fmax(top, u[j] + w[j]);
-            if (top > -HUGE_VAL) for (j = 0; j <= i - t; j++) sum += exp(u[j] + w[j] - top);
-            h->e[i] = z = gptsi_log_add(top > -HUGE_VAL ? top + log(sum) : top, far);
-        } else {
-            sum = gptsi_dot(u, w, i - t + 1) + exp(far - centre - middle);
-            h->e[i] = 1 / sum;
-            z = centre + middle + log(sum);
+    for (r = 0; r < h->terms; r++) {
+        double weight = h->n[r] = -HUGE_VAL;
+        for (j = 0; j < T; j++) {
+            weight = gptsi_log_add(weight + h->decay[r], h->alpha[j]);
+            if ((j + 1) % L == 0) h->n[(j + 1) / L * h->terms + r] = weight;
         }
-        for (r = 0; r < h->terms; r++)
-            h->gain[i * h->terms + r] = !t ? 0 : (gpts_real)exp(log((double)heads->tail_coef[s * heads->R + r])
-                + h->n[t / L * h->terms + r] + (double)(i + 1 - W - t) * log((double)heads->tail_decay[s * heads->R + r]) - z);
     }
+    wide = high[0] - low[0] + high[1] - low[1];
+    middle[0] = 0.5 * (low[0] + high[0]); middle[1] = 0.5 * (low[1] + high[1]);
+    if (wide <= 1300) {                                  /* z by products; u waits where z[i] comes, from the last row on */
+        for (j = 0; j < T; j++) h->z[j] = exp(h->alpha[j] - middle[0]);
+        for (k = 0; k < h->span; k++) h->weight[h->span - 1 - k] = exp(h->rho[k] - middle[1]);
+    }
+    for (i = T; i-- > 0;) {
+        size_t a = i / L, t = (a - gptsi_min(a, h->near)) * L;
+        double most = -HUGE_VAL, sum = 0, z;
+        if (wide <= 1300) z = middle[0] + middle[1] + log(gptsi_dot(h->z + t, h->weight + (h->span - 1 + t - i), i - t + 1));
+        else {
+            for (j = t; j <= i; j++) most = fmax(most, h->alpha[j] + h->rho[i - j]);
+            for (j = t; j <= i && most > -HUGE_VAL; j++) sum += exp(h->alpha[j] + h->rho[i - j] - most);
+            z = most > -HUGE_VAL ? most + log(sum) : most;
+        }
+        for (r = 0; t && r < h->terms; r++)
+            z = gptsi_log_add(z, h->c[r] + h->n[t / L * h->terms + r] + (double)(i % L + h->shift) * h->decay[r]);
+        h->z[i] = i < n ? z : HUGE_VAL;
+    }
+    h->wide = !(wide <= (GPTSI_FLOAT ? 120 : 1300));
+    for (j = 0; j < T; j++) {
+        h->u[j] = (gpts_real)(h->wide ? 1 : exp(h->alpha[j] - middle[0]));
+        h->e[j] = (gpts_real)(h->wide ? 1 : exp(middle[0] + middle[1] - h->z[j]));
+    }
+    if (h->wide) return;
+    for (k = 0; k < h->span; k++) h->w[L - 1 + k] = h->back[h->span - 1 - k] = (gpts_real)exp(h->rho[k] - middle[1]);
+    for (r = 0; r < h->terms; r++)
+        for (k = 0; k < L; k++) {
+            h->feed[r * L + k] = (gpts_real)exp((double)k * h->decay[r]);
+            h->gain[r * L + k] = (gpts_real)exp(h->c[r] - middle[1] + (double)(k + h->shift) * h->decay[r]);
+        }
 }
 
 static void gptsi_static_derive_body(void *arg, size_t begin, size_t end, size_t worker)
 {
     const gpts_heads *heads = (const gpts_heads *)arg;
-    size_t s;
     (void)worker;
-    for (s = begin; s < end; s++) gptsi_static_derive(heads, s, &heads->plan->pattern[s], heads->plan->T);
+    for (; begin < end; begin++) gptsi_static_derive(heads, begin, &heads->plan->pattern[begin], heads->plan->T);
 }
 
-/* Makes heads->plan good for T positions.  Error: TOO_LONG for a head without a tail past S. */
+/* Makes heads->plan good for T positions.
+   Errors: TOO_LONG for a head without a tail past S, UNSUPPORTED for more than 64 terms.     */
 static gpts_status gptsi_static_prepare(gpts_heads *heads, size_t T, const gpts_hooks *hooks, char *error)
 {
     enum { L = GPTSI_STATIC_TILE };
     struct gpts_pattern_plan *plan;
-    size_t S = heads->S, rows, s, n_reals = 0, n_shares = 0;
-    if (!heads->n || (heads->plan && heads->plan->T >= T)) return GPTS_OK;
-    for (s = 0; s < heads->n && T > S; s++)
+    gptsi_pattern *h;
+    size_t S = heads->S, rows, s, n = heads->n, doubles = 0, reals = 0, most;
+    if (!n || (heads->plan && heads->plan->T >= T)) return GPTS_OK;
+    if (heads->tail_start && heads->R > GPTSI_STATIC_TERMS)
+        return gptsi_fail(error, GPTS_UNSUPPORTED, "a static head's tail has %llu terms; at most %d are supported",
+                          (unsigned long long)heads->R, (int)GPTSI_STATIC_TERMS);
+    for (s = 0; s < n && T > S; s++)
         if (gptsi_static_start(heads, s) >= S)
             return gptsi_fail(error, GPTS_TOO_LONG, "%llu positions, but a static head in exact form is defined up to %llu",
                               (unsigned long long)T, (unsigned long long)S);
-    rows = T <= S ? S : gptsi_add(T, heads->plan ? T / 2 : 0);             /* in a session, grow by steps */
+    rows = T <= S ? S : heads->plan ? gptsi_add(T, T / 2) : T;              /* in a session, grow by steps */
     rows = gptsi_mul(gptsi_add(rows, L - 1) / L, L);
     gptsi_static_discard(heads, hooks);
-    plan = GPTSI_NEW(hooks, struct gpts_pattern_plan, 1);
-    if (!plan) return gptsi_no_memory(error, "the plan of static heads", 1, sizeof *plan);
+    most = gptsi_mul(n, gptsi_mul(gptsi_add(rows, L), 4 + GPTSI_STATIC_TERMS));
+    if (most == SIZE_MAX || !(plan = GPTSI_NEW(hooks, struct gpts_pattern_plan, 1)))
+        return gptsi_no_memory(error, "the tables of static heads", most, sizeof(double));
     heads->plan = plan;
-    plan->T = rows; plan->n = heads->n;
-    plan->pattern = GPTSI_NEW(hooks, gptsi_pattern, heads->n);
-    for (s = 0; plan->pattern && s < heads->n; s++) {
-        gptsi_pattern *h = &plan->pattern[s];
+    plan->T = rows;
+    plan->pattern = GPTSI_NEW(hooks, gptsi_pattern, n);
+    for (s = 0; plan->pattern && s < n; s++) {
         size_t W = gptsi_static_start(heads, s);
+        h = &plan->pattern[s];
         h->near = W < S ? (gptsi_max(W, 1) + L - 2) / L : rows / L - 1;
+        h->shift = W < S ? h->near * L + 1 - W : 0;
         h->near = gptsi_min(h->near, rows / L - 1);
         h->span = (h->near + 1) * L;
         for (h->terms = W < S ? heads->R : 0; h->terms; h->terms--)
             if (heads->tail_coef[s * heads->R + h->terms - 1] > 0) break;
-        n_reals = gptsi_add(n_reals, gptsi_add(gptsi_mul(2, rows), h->span + L + (rows / L + 1) * h->terms));
-        n_shares = gptsi_add(n_shares, gptsi_add(gptsi_mul(gptsi_mul(2, rows), h->terms), rows / L * h->terms));
+        doubles += 2 * (rows + h->span) + (rows / L + 3) * h->terms;
+        reals += 2 * (rows + h->span + L + L * h->terms);
     }
-    plan->reals = GPTSI_NEW(hooks, double, n_reals);
-    plan->shares = GPTSI_NEW(hooks, gpts_real, n_shares);
-    if (!plan->pattern || !plan->reals || !plan->shares) {
+    plan->doubles = GPTSI_NEW(hooks, double, doubles);
+    plan->reals = GPTSI_NEW(hooks, gpts_real, reals);
+    if (!plan->pattern || !plan->doubles || !plan->reals) {
         gptsi_static_discard(heads, hooks);
-        return gptsi_no_memory(error, "the tables of static heads", gptsi_add(n_reals, n_shares), sizeof(double));
+        return gptsi_no_memory(error, "the tables of static heads", gptsi_add(doubles, reals), sizeof(double));
     }
-    n_reals = n_shares = 0;
-    for (s = 0; s < heads->n; s++) {
-        gptsi_pattern *h = &plan->pattern[s];
-        h->u = plan->reals + n_reals; h->e = h->u + rows; h->w = h->e + rows; h->n = h->w + h->span + L;
-        h->gain = plan->shares + n_shares; h->feed = h->gain + rows * h->terms; h->keep = h->feed + rows * h->terms;
-        n_reals += 2 * rows + h->span + L + (rows / L + 1) * h->terms;
-        n_shares += (2 * rows + rows / L) * h->terms;
+    doubles = reals = 0;
+    for (s = 0; s < n; s++) {
+        h = &plan->pattern[s];
+        h->alpha = plan->doubles + doubles; h->z = h->alpha + rows; h->rho = h->z + rows;
+        h->weight = h->rho + h->span; h->c = h->weight + h->span; h->decay = h->c + h->terms; h->n = h->decay + h->terms;
+        h->u = plan->reals + reals; h->e = h->u + rows; h->w = h->e + rows; h->back = h->w + h->span + L;
+        h->feed = h->back + h->span + L; h->gain = h->feed + L * h->terms;
+        doubles += 2 * (rows + h->span) + (rows / L + 3) * h->terms;
+        reals += 2 * (rows + h->span + L + L * h->terms);
     }
-    gptsi_parallel(hooks, gptsi_workers(hooks), heads->n, gptsi_static_derive_body, heads);
+    gptsi_parallel(hooks, gptsi_workers(hooks), n, gptsi_static_derive_body, heads);
     return GPTS_OK;
 }
 
-/* y[m,D] += p v for v [n,D], where p[r,k] stands at p[r * down + k * right]. */
-static void gptsi_static_product(size_t m, size_t n, size_t D, const gpts_real *p, size_t down, size_t right,
-                                 const gpts_real *v, size_t ldv, gpts_real *y, size_t ldy)
+/* The operands of the products below, in the worker's scratch. */
+typedef struct gptsi_static_work {
+    const gptsi_kernels *kernels;
+    gpts_real *cell;                  /* [64,64] of a wide head                                    */
+    gpts_real *feed, *gain, *keep;    /* a tile's shares: [64,R] or [R,64], see gptsi_static_far   */
+    gpts_real *value;                 /* [64,wide] a tile of v u or dy e, last row first           */
+    gpts_real *x;                     /* [R,wide] the states (P4) or their gradients               */
+    size_t wide;                      /* a slice of D, rounded up to whole vectors                 */
+    size_t ld;                        /* R rounded up to whole tiles of the kernel                 */
+} gptsi_static_work;
+
+static void gptsi_static_sizes(gptsi_static_work *w, size_t D, size_t terms)
 {
-    enum { ROWS = 4, WIDTH = 16 };
-    size_t r, k, d, i, l;
-    for (r = 0; r < m; r += ROWS)
-        for (d = 0; d < D; d += WIDTH) {
-            size_t rows = gptsi_min(ROWS, m - r), width = gptsi_min(WIDTH, D - d);
-            gpts_real sum[ROWS][WIDTH] = { { 0 } };
-            if (rows == ROWS && width == WIDTH)
-                for (k = 0; k < n; k++) {
-                    const gpts_real *at = p + r * down + k * right, *x = v + k * ldv + d;
-                    for (i = 0; i < ROWS; i++) for (l = 0; l < WIDTH; l++) sum[i][l] += at[i * down] * x[l];
-                }
-            else
-                for (k = 0; k < n; k++) {
-                    const gpts_real *at = p + r * down + k * right, *x = v + k * ldv + d;
-                    for (i = 0; i < rows; i++) for (l = 0; l < width; l++) sum[i][l] += at[i * down] * x[l];
-                }
-            for (i = 0; i < rows; i++) for (l = 0; l < width; l++) y[(r + i) * ldy + d + l] += sum[i][l];
-        }
+    w->kernels = gptsi_kernels_best();
+    w->wide = (gptsi_min(D, GPTSI_STATIC_SLICE) + w->kernels->lanes - 1) / w->kernels->lanes * w->kernels->lanes;
+    w->ld = (terms + GPTSI_TILE_ROWS - 1) / GPTSI_TILE_ROWS * GPTSI_TILE_ROWS;
 }
 
-/* (P1) (P2): p [64,64] = the cells of row tile a and key tile k, zero above the diagonal. */
-static void gptsi_static_tile(const gptsi_pattern *h, size_t a, size_t k, gpts_real *p)
+/* What forward and backward need of `scratch`, in bytes: 0.6 MB at most. */
+static size_t gptsi_static_scratch(const gpts_heads *heads)
 {
     enum { L = GPTSI_STATIC_TILE };
-    const double *u = h->u + k * L;
-    size_t i, j;
-    for (i = 0; i < L; i++, p += L) {
-        const double *w = h->w + (h->span - 1 - (a - k) * L - i), e = h->e[a * L + i];
-        if (h->wide) for (j = 0; j < L; j++) p[j] = (gpts_real)exp(u[j] + w[j] - e);
-        else for (j = 0; j < L; j++) p[j] = (gpts_real)(u[j] * w[j] * e);
+    gptsi_static_work w;
+    gptsi_static_sizes(&w, heads->D, heads->tail_start ? heads->R : 0);
+    return (L * L + L * w.wide + w.ld * w.wide + 2 * L * w.ld + w.ld) * sizeof(gpts_real);
+}
+
+static void gptsi_static_begin(gptsi_static_work *w, const gptsi_pattern *h, size_t D, unsigned char *scratch)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    gptsi_static_sizes(w, D, h->terms);
+    w->cell = (gpts_real *)(void *)scratch;
+    w->value = w->cell + L * L;
+    w->x = w->value + L * w->wide;
+    w->feed = w->x + w->ld * w->wide;
+    w->gain = w->feed + L * w->ld;
+    w->keep = w->gain + L * w->ld;
+}
+
+/* y[m,n] += sum_k a[k,i] b[k,j], a's rows as apart, b [K,wide] */
+static void gptsi_static_product(const gptsi_static_work *w, size_t m, size_t n, size_t K, const gpts_real *a, size_t as,
+                                 const gpts_real *b, gpts_real *y, size_t ldy)
+{
+    const gptsi_kernels *q = w->kernels;
+    size_t i, j, W, width;
+    for (j = 0; j < n; j += width) {
+        W = gptsi_panel(q, n - j);
+        width = W * q->lanes;
+        for (i = 0; i < m; i += q->rows)
+            gptsi_tile_edge(q, W, K, a + i, as, b + j, w->wide, gptsi_min(q->rows, m - i), gptsi_min(width, n - j),
+                            y + i * ldy + j, ldy, y + i * ldy + j, ldy);
     }
 }
 
-/* x [terms,D] over key tile k, whose values are v [64,D]. */
-static void gptsi_static_absorb(const gptsi_pattern *h, size_t k, const gpts_real *v, size_t ldv, gpts_real *x, size_t D)
+/* value[k] = in[rows-1-k] scale[rows-1-k]: the last row of the tile first, zeros for rows past
+   the end.  With it the matrix w[i-j] reads w forwards in k as in i (and its transpose `back`). */
+static void gptsi_static_load(gptsi_static_work *w, const gpts_real *in, size_t ld, size_t rows, size_t n, const gpts_real *scale)
 {
     enum { L = GPTSI_STATIC_TILE };
-    size_t r, d;
-    for (r = 0; r < h->terms; r++) for (d = 0; d < D; d++) x[r * D + d] *= h->keep[k * h->terms + r];
-    gptsi_static_product(h->terms, L, D, h->feed + k * L * h->terms, 1, h->terms, v, ldv, x, D);
+    size_t k, j;
+    for (k = 0; k < L; k++) {
+        gpts_real *to = w->value + k * w->wide;
+        const gpts_real *from = in + (L - 1 - k) * ld;
+        if (L - 1 - k >= rows) { memset(to, 0, w->wide * sizeof *to); continue; }
+        for (j = 0; j < n; j++) to[j] = from[j] * scale[L - 1 - k];
+        for (; j < w->wide; j++) to[j] = 0;
+    }
 }
 
-/* What forward and backward need of `scratch`: a tile of the pattern and the states. */
-static size_t gptsi_static_scratch(const gpts_heads *heads)
+/* The near operand for row tile a and key tile k: [k',i] -> w[i - (63-k')] forward, or
+   [k',j] -> w[(63-k') - j] backward; *ld is its row stride.                                  (P2) */
+static const gpts_real *gptsi_static_near(gptsi_static_work *w, const gptsi_pattern *h, size_t a, size_t k, int backward, size_t *ld)
 {
-    return ((size_t)GPTSI_STATIC_TILE * GPTSI_STATIC_TILE + heads->R * heads->D) * sizeof(gpts_real);
+    enum { L = GPTSI_STATIC_TILE };
+    size_t x, y, d;
+    *ld = 1;
+    if (!h->wide) return backward ? h->back + h->span - L - (a - k) * L : h->w + (a - k) * L;
+    *ld = L;
+    for (x = 0; x < L; x++)
+        for (y = 0; y < L; y++) {
+            size_t i = a * L + (backward ? L - 1 - x : y), j = k * L + (backward ? y : L - 1 - x);
+            d = i - j;
+            w->cell[x * L + y] = i < j ? 0 : (gpts_real)exp(h->alpha[j] + h->rho[d] - h->z[i]);
+        }
+    return w->cell;
 }
 
-/* (P5)  y[i] = sum_{t<=j<=i} P[i,j] v[j] + sum_r gain[i,r] x[r,t]
-   One static head s of one row of the batch: v, y [T,D] with strides ldv, ldy; y =; T within the plan.
-   Cost: T (W + R) D products; exact form T^2 D / 2.
-   Test: tests/static.c forward_equals_the_dense_pattern.  Source: DESIGN section 4 (P1)-(P5);
-   chunked recurrences as in linear attention (Katharopoulos et al. 2020, section 3.3).              */
+/* The far operands around key tile k: feed, keep take x over the tile, gain hands x after it
+   to row tile k+q+1.  forward: feed [k',r], gain [r,i]; backward: feed [r,j], gain [k',r].    (P5) */
+static void gptsi_static_far(gptsi_static_work *w, const gptsi_pattern *h, size_t k, size_t tiles, int backward)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    size_t r, x, a = k + h->near + 1, ld = w->ld;
+    if (!h->wide && w->keep[0] > 0) return;                        /* the same for every tile */
+    for (r = 0; r < h->terms; r++) {
+        double before = h->n[k * h->terms + r], after = h->n[(k + 1) * h->terms + r];
+        w->keep[r] = (gpts_real)(h->wide ? exp(before + L * h->decay[r] - after) : exp(L * h->decay[r]));
+        for (x = 0; x < L; x++) {                                   /* x positions before the tile's end; row x of a */
+            gpts_real feed = !h->wide ? h->feed[r * L + x]
+                           : (gpts_real)exp((double)x * h->decay[r] + h->alpha[k * L + L - 1 - x] - after);
+            gpts_real gain = !h->wide ? h->gain[r * L + x] : a >= tiles ? 0
+                           : (gpts_real)exp(h->c[r] + (double)(x + h->shift) * h->decay[r] + after - h->z[a * L + x]);
+            if (backward) { w->feed[r * L + L - 1 - x] = feed; w->gain[(L - 1 - x) * ld + r] = gain; }
+            else { w->feed[x * ld + r] = feed; w->gain[r * L + x] = gain; }
+        }
+    }
+}
+
+/* (P5)  y[i] = e[i] ( sum_{t<=j<=i} w[i-j] u[j] v[j] + sum_r c[r] lambda[r]^(i+1-W-t) x[r,t] )
+   Static head s of one row of the batch: v, y [T,D], rows ldv, ldy apart; y =; T within the plan.
+   Cost: T (W + 64 + 2 R) D products, exact form T (T + 64) D / 2.
+   Tests: tests/static.c exact_form_..., linear_form_equals_the_dense_pattern_at_every_length.
+   Source: DESIGN (P1)-(P3); running sums by chunks as in linear attention (Katharopoulos et al.,
+   ICML 2020, section 3.3).                                                                          */
 static void gptsi_static_forward(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv,
                                  gpts_real *y, size_t ldy, unsigned char *scratch, size_t scratch_bytes)
 {
     enum { L = GPTSI_STATIC_TILE };
     const gptsi_pattern *h = &heads->plan->pattern[s];
-    gpts_real *p = (gpts_real *)(void *)scratch, *x = p + L * L;
-    size_t D = heads->D, a, k, i;
+    gptsi_static_work w;
+    size_t tiles = (T + L - 1) / L, d0, n, k, a, i, j, r, ld;
     (void)scratch_bytes;
-    memset(x, 0, h->terms * D * sizeof *x);
-    for (a = 0; a * L < T; a++) {
-        size_t rows = gptsi_min(L, T - a * L);
-        gpts_real *ya = y + a * L * ldy;
-        for (i = 0; i < rows; i++) memset(ya + i * ldy, 0, D * sizeof *y);
-        for (k = a - gptsi_min(a, h->near); k <= a; k++) {
-            gptsi_static_tile(h, a, k, p);
-            gptsi_static_product(rows, gptsi_min(L, T - k * L), D, p, L, 1, v + k * L * ldv, ldv, ya, ldy);
-        }
-        if (a > h->near && h->terms) {
-            k = a - h->near - 1;
-            gptsi_static_absorb(h, k, v + k * L * ldv, ldv, x, D);
-            gptsi_static_product(rows, h->terms, D, h->gain + a * L * h->terms, h->terms, 1, x, D, ya, ldy);
+    gptsi_static_begin(&w, h, heads->D, scratch);
+    for (i = 0; i < T; i++) memset(y + i * ldy, 0, heads->D * sizeof *y);
+    for (d0 = 0; d0 < heads->D; d0 += n) {
+        n = gptsi_min(GPTSI_STATIC_SLICE, heads->D - d0);
+        memset(w.x, 0, (w.ld * w.wide + 2 * L * w.ld + w.ld) * sizeof *w.x);
+        for (k = 0; k < tiles; k++) {
+            size_t rows = gptsi_min(L, T - k * L);
+            gpts_real *yk = y + k * L * ldy + d0;
+            gptsi_static_load(&w, v + k * L * ldv + d0, ldv, rows, n, h->u + k * L);
+            for (a = k; a < tiles && a <= k + h->near; a++) {
+                const gpts_real *cells = gptsi_static_near(&w, h, a, k, 0, &ld);
+                gptsi_static_product(&w, gptsi_min(L, T - a * L), n, L, cells, ld, w.value, y + a * L * ldy + d0, ldy);
+            }
+            for (i = 0; i < rows; i++) for (j = 0; j < n; j++) yk[i * ldy + j] *= h->e[k * L + i];
+            if (!h->terms || a >= tiles) continue;                      /* a = k + q + 1: the first rows past tile k's reach */
+            gptsi_static_far(&w, h, k, tiles, 0);
+            for (r = 0; r < h->terms; r++) for (j = 0; j < w.wide; j++) w.x[r * w.wide + j] *= w.keep[r];
+            gptsi_static_product(&w, h->terms, n, L, w.feed, w.ld, w.value, w.x, w.wide);
+            gptsi_static_product(&w, gptsi_min(L, T - a * L), n, h->terms, w.gain, L, w.x, y + a * L * ldy + d0, ldy);
         }
     }
 }
 
-/* (P7)  the adjoint, dv = P^T dy.  Forward: y[i] = sum P[i,j] v[j] + sum_r gain[i,r] x[r,t],
-                                             x[r,t'] = keep[k,r] x[r,t] + sum_{j in k} feed[j,r] v[j]
-         dv[j] = sum_{i>=j, near} P[i,j] dy[i] + sum_r feed[j,r] dx[r,t']
-         dx[r,t] = keep[k,r] dx[r,t'] + sum_{i in tile q after t} gain[i,r] dy[i]
-   dv =; the same tiles from the last to the first, the same cost, linear in dy.
-   Test: tests/static.c backward_is_the_adjoint.                                                      */
+/* (P7)  the adjoint dv = P^T dy.  Forward: y[i] = e[i] ( sum w[i-j] u[j] v[j] + sum_r gain[r,i] x[r,t] ),
+                                            x[r,t'] = keep[r] x[r,t] + sum_{j in tile} feed[r,j] u[j] v[j]
+         dv[j] = u[j] ( sum_{i>=j, near} w[i-j] e[i] dy[i] + sum_r feed[r,j] dx[r,t'] )
+         dx[r,t] = keep[r] dx[r,t'] + sum_{i in row tile q after t} gain[r,i] e[i] dy[i]
+   dv =; the same tiles from the last to the first, at the same cost.
+   Tests: tests/static.c the same, which also check <P v, v> = <v, P^T v>.                            */
 static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, const gpts_real *dy, size_t ldy,
                                   gpts_real *dv, size_t ldv, unsigned char *scratch, size_t scratch_bytes)
 {
     enum { L = GPTSI_STATIC_TILE };
     const gptsi_pattern *h = &heads->plan->pattern[s];
-    gpts_real *p = (gpts_real *)(void *)scratch, *dx = p + L * L;
-    size_t D = heads->D, tiles = (T + L - 1) / L, a, k, j, r, d;
+    gptsi_static_work w;
+    size_t tiles = (T + L - 1) / L, d0, n, k, a, i, j, r, ld;
     (void)scratch_bytes;
-    memset(dx, 0, h->terms * D * sizeof *dx);
-    for (k = tiles; k-- > 0;) {
-        size_t keys = gptsi_min(L, T - k * L);
-        gpts_real *dvk = dv + k * L * ldv;
-        for (j = 0; j < keys; j++) memset(dvk + j * ldv, 0, D * sizeof *dv);
-        for (a = k; a < tiles && a <= k + h->near; a++) {
-            gptsi_static_tile(h, a, k, p);
-            gptsi_static_product(keys, gptsi_min(L, T - a * L), D, p, 1, L, dy + a * L * ldy, ldy, dvk, ldv);
+    gptsi_static_begin(&w, h, heads->D, scratch);
+    for (i = 0; i < T; i++) memset(dv + i * ldv, 0, heads->D * sizeof *dv);
+    for (d0 = 0; d0 < heads->D; d0 += n) {
+        n = gptsi_min(GPTSI_STATIC_SLICE, heads->D - d0);
+        memset(w.x, 0, (w.ld * w.wide + 2 * L * w.ld + w.ld) * sizeof *w.x);
+        for (a = tiles; a-- > 0;) {                                     /* dy of row tile a goes to its key tiles */
+            gptsi_static_load(&w, dy + a * L * ldy + d0, ldy, gptsi_min(L, T - a * L), n, h->e + a * L);
+            for (k = a - gptsi_min(a, h->near); k <= a; k++) {
+                const gpts_real *cells = gptsi_static_near(&w, h, a, k, 1, &ld);
+                gptsi_static_product(&w, gptsi_min(L, T - k * L), n, L, cells, ld, w.value, dv + k * L * ldv + d0, ldv);
+            }
+            if (h->terms && a > h->near) {                              /* and to x after tile k, which feeds on tile k */
+                k = a - h->near - 1;
+                gptsi_static_far(&w, h, k, tiles, 1);
+                gptsi_static_product(&w, h->terms, n, L, w.gain, w.ld, w.value, w.x, w.wide);
+                gptsi_static_product(&w, L, n, h->terms, w.feed, L, w.x, dv + k * L * ldv + d0, ldv);
+                for (r = 0; r < h->terms; r++) for (j = 0; j < w.wide; j++) w.x[r * w.wide + j] *= w.keep[r];
+            }
         }
-        a = k + h->near + 1;                               /* the rows that read x after tile k */
-        if (a < tiles && h->terms) {
-            gptsi_static_product(h->terms, gptsi_min(L, T - a * L), D, h->gain + a * L * h->terms, 1, h->terms,
-                                 dy + a * L * ldy, ldy, dx, D);
-            gptsi_static_product(keys, h->terms, D, h->feed + k * L * h->terms, h->terms, 1, dx, D, dvk, ldv);
-            for (r = 0; r < h->terms; r++) for (d = 0; d < D; d++) dx[r * D + d] *= h->keep[k * h->terms + r];
-        }
+        for (i = 0; i < T; i++) for (j = 0; j < n; j++) dv[i * ldv + d0 + j] *= h->u[i];
     }
 }
 
-/* Decoding keeps of each (b, static head) the last 64 (q + 1) values in a ring and the states
-   x [R,D]; an exact head keeps every value.  The heads of a layer lie one after the other:
-   ring_rows is their mean, rounded up, so that [B,n,ring_rows,D] holds them all.               */
+/* Decoding keeps, of each (b, static head), the values of its last q + 1 tiles in a ring and the
+   states x [R,D]; an exact head keeps every value.  The rings of a layer lie one after the
+   other: ring_rows is their mean, rounded up, so that [B,n,ring_rows,D] holds them all.          */
 static size_t gptsi_static_ring_rows(const gpts_heads *heads, size_t s, size_t capacity)
 {
     enum { L = GPTSI_STATIC_TILE };
@@ -2252,61 +2303,82 @@ static void gptsi_static_cache_size(const gpts_heads *heads, size_t capacity, si
 {
     size_t s, sum = 0;
     for (s = 0; s < heads->n; s++) sum = gptsi_add(sum, gptsi_static_ring_rows(heads, s, capacity));
-    *ring_rows = heads->n ? (sum + heads->n - 1) / heads->n : 0;
-    *state_size = heads->tail_start ? heads->R * heads->D : 0;
+    *ring_rows = heads->n ? gptsi_add(sum, heads->n - 1) / heads->n : 0;
+    *state_size = heads->n && heads->tail_start ? heads->R * heads->D : 0;
 }
-static gpts_real *gptsi_static_ring(const gpts_heads *heads, size_t s, const gpts_cache *cache, size_t b)
+
+typedef struct gptsi_static_kept { gpts_real *ring, *x; size_t rows, D; } gptsi_static_kept;
+static gptsi_static_kept gptsi_static_find(const gpts_heads *heads, size_t s, const gpts_cache *cache, size_t b)
 {
+    gptsi_static_kept kept;
     size_t k, row = b * heads->n * cache->ring_rows;
     for (k = 0; k < s; k++) row += gptsi_static_ring_rows(heads, k, cache->capacity);
-    return cache->ring + row * heads->D;
+    kept.D = heads->D;
+    kept.rows = gptsi_static_ring_rows(heads, s, cache->capacity);
+    kept.ring = cache->ring + row * heads->D;
+    kept.x = cache->state_size ? cache->state + (b * heads->n + s) * cache->state_size : NULL;
+    return kept;
+}
+static gpts_real *gptsi_static_row(const gptsi_static_kept *kept, size_t j) { return kept->ring + j % kept->rows * kept->D; }
+
+/* (P4): x over key tile k, whose values are v [64,D] */
+static void gptsi_static_absorb(const gptsi_pattern *h, size_t k, const gpts_real *v, size_t ldv, gpts_real *x, size_t D)
+{
+    enum { L = GPTSI_STATIC_TILE };
+    const gptsi_kernels *q = gptsi_kernels_best();
+    gpts_real weight[L];
+    size_t r, j;
+    for (r = 0; r < h->terms; r++) {
+        double after = h->wide ? h->n[(k + 1) * h->terms + r] : 0, before = h->wide ? h->n[k * h->terms + r] : 0;
+        gpts_real keep = (gpts_real)exp(before + L * h->decay[r] - after);
+        for (j = 0; j < L; j++)
+            weight[j] = h->wide ? (gpts_real)exp((double)(L - 1 - j) * h->decay[r] + h->alpha[k * L + j] - after)
+                                : h->feed[r * L + L - 1 - j] * h->u[k * L + j];
+        for (j = 0; j < D; j++) x[r * D + j] *= keep;
+        q->rows_mul(x + r * D, D, v, ldv, weight, L);
+    }
 }
 
-/* Position j of the ring's values, [64,D] contiguous where j is a tile's first. */
-static gpts_real *gptsi_static_ring_row(gpts_real *ring, size_t rows, size_t j, size_t D) { return ring + j % rows * D; }
-
-/* (P8)  keep what decoding needs of T values: x over the tiles that rows of the last tile no
-   longer take cell by cell, and the values of the others.  ring, state =.                       */
+/* (P8)  keep what decoding needs of T values: x over the tiles that the last row no longer takes
+   by w, and the values of the others.  ring, state =; test: tests/static.c decoding_equals_prefill. */
 static void gptsi_static_fill(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv,
                               gpts_cache *cache, size_t b)
 {
     enum { L = GPTSI_STATIC_TILE };
     const gptsi_pattern *h = &heads->plan->pattern[s];
-    size_t D = heads->D, rows = gptsi_static_ring_rows(heads, s, cache->capacity), a = T ? (T - 1) / L : 0, k, j;
-    gpts_real *ring = gptsi_static_ring(heads, s, cache, b), *x = cache->state + (b * heads->n + s) * cache->state_size;
-    if (cache->state_size) memset(x, 0, cache->state_size * sizeof *x);
-    for (k = 0; k + h->near < a; k++)
-        if (h->terms) gptsi_static_absorb(h, k, v + k * L * ldv, ldv, x, D);
-    for (j = k * L; j < T; j++) memcpy(gptsi_static_ring_row(ring, rows, j, D), v + j * ldv, D * sizeof *v);
+    gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
+    size_t last = T ? (T - 1) / L : 0, k, j;
+    if (kept.x) memset(kept.x, 0, cache->state_size * sizeof *kept.x);
+    for (k = 0; k + h->near < last; k++) gptsi_static_absorb(h, k, v + k * L * ldv, ldv, kept.x, kept.D);
+    for (j = k * L; j < T; j++) memcpy(gptsi_static_row(&kept, j), v + j * ldv, kept.D * sizeof *v);
 }
 
 /* (P9)  one more position: (P5) for one row, its value from v [D], the others from the ring; y [D] =.
-   The first row of a tile lets x take in the tile that leaves the near part.
-   Cost: (W + R) D products.  Test: tests/static.c decoding_equals_prefill.                       */
+   The first row of a tile lets x take in the tile that falls out of reach.
+   Cost: (W + 64 + 2 R) D products, exact form i D.  Test: tests/static.c decoding_equals_prefill.    */
 static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position, const gpts_real *v, gpts_real *y,
                               gpts_cache *cache, size_t b)
 {
     enum { L = GPTSI_STATIC_TILE };
+    const gptsi_kernels *q = gptsi_kernels_best();
     const gptsi_pattern *h = &heads->plan->pattern[s];
-    size_t D = heads->D, rows = gptsi_static_ring_rows(heads, s, cache->capacity), a = position / L, first, j, r, d;
-    gpts_real *ring = gptsi_static_ring(heads, s, cache, b), *x = cache->state + (b * heads->n + s) * cache->state_size;
-    if (a > h->near && h->terms && position % L == 0) {
-        j = (a - h->near - 1) * L;
-        gptsi_static_absorb(h, j / L, gptsi_static_ring_row(ring, rows, j, D), D, x, D);
-    }
-    memcpy(gptsi_static_ring_row(ring, rows, position, D), v, D * sizeof *v);
-    first = (a - gptsi_min(a, h->near)) * L;
+    gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
+    size_t i = position, a = i / L, k = a - gptsi_min(a, h->near), t = k * L, D = kept.D, j, r;
+    gpts_real weight[L];
+    if (t && i % L == 0) gptsi_static_absorb(h, k - 1, gptsi_static_row(&kept, t - L), D, kept.x, D);
+    memcpy(gptsi_static_row(&kept, i), v, D * sizeof *v);
     memset(y, 0, D * sizeof *y);
-    for (j = first; j <= position; j++) {
-        double u = h->u[j], w = h->w[h->span - 1 + j - position], e = h->e[position];
-        gpts_real p = (gpts_real)(h->wide ? exp(u + w - e) : u * w * e);
-        const gpts_real *value = gptsi_static_ring_row(ring, rows, j, D);
-        for (d = 0; d < D; d++) y[d] += p * value[d];
+    for (; k <= a; k++) {
+        for (j = k * L; j < (k + 1) * L && j <= i; j++)
+            weight[j - k * L] = h->wide ? (gpts_real)exp(h->alpha[j] + h->rho[i - j] - h->z[i])
+                                        : h->w[L - 1 + i - j] * h->u[j] * h->e[i];
+        q->rows_mul(y, D, gptsi_static_row(&kept, k * L), D, weight, j - k * L);
     }
-    for (r = 0; first && r < h->terms; r++) {
-        gpts_real gain = h->gain[position * h->terms + r];
-        for (d = 0; d < D; d++) y[d] += gain * x[r * D + d];
-    }
+    if (!t || !h->terms) return;
+    for (r = 0; r < h->terms; r++)
+        weight[r] = h->wide ? (gpts_real)exp(h->c[r] + (double)(i % L + h->shift) * h->decay[r] + h->n[t / L * h->terms + r] - h->z[i])
+                            : h->gain[r * L + i % L] * h->e[i];
+    q->rows_mul(y, D, kept.x, D, weight, h->terms);
 }
 
 /* ==============================================================================
