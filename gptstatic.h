@@ -1934,6 +1934,7 @@ struct gpts_pattern_plan {
     gptsi_pattern *pattern;           /* [n]                                                      */
     double *doubles;                  /* one block behind all patterns' doubles                   */
     gpts_real *reals;                 /* and one behind their reals                               */
+    gptsi_kernels kernels;            /* of this processor                                        */
 };
 
 static void gptsi_static_discard(gpts_heads *heads, const gpts_hooks *hooks)
@@ -2075,6 +2076,7 @@ static gpts_status gptsi_static_prepare(gpts_heads *heads, size_t T, const gpts_
         return gptsi_no_memory(error, "the tables of static heads", most, sizeof(double));
     heads->plan = plan;
     plan->T = rows;
+    gptsi_kernels_best(&plan->kernels);
     plan->pattern = GPTSI_NEW(hooks, gptsi_pattern, n);
     for (s = 0; plan->pattern && s < n; s++) {
         size_t W = gptsi_static_start(heads, s);
@@ -2119,9 +2121,9 @@ typedef struct gptsi_static_work {
     size_t ld;                        /* R rounded up to whole tiles of the kernel                 */
 } gptsi_static_work;
 
-static void gptsi_static_sizes(gptsi_static_work *w, size_t D, size_t terms)
+static void gptsi_static_sizes(gptsi_static_work *w, const gptsi_kernels *kernels, size_t D, size_t terms)
 {
-    w->kernels = gptsi_kernels_best();
+    w->kernels = kernels;
     w->wide = (gptsi_min(D, GPTSI_STATIC_SLICE) + w->kernels->lanes - 1) / w->kernels->lanes * w->kernels->lanes;
     w->ld = (terms + GPTSI_TILE_ROWS - 1) / GPTSI_TILE_ROWS * GPTSI_TILE_ROWS;
 }
@@ -2131,14 +2133,15 @@ static size_t gptsi_static_scratch(const gpts_heads *heads)
 {
     enum { L = GPTSI_STATIC_TILE };
     gptsi_static_work w;
-    gptsi_static_sizes(&w, heads->D, heads->tail_start ? heads->R : 0);
+    gptsi_kernels kernels;
+    gptsi_static_sizes(&w, gptsi_kernels_best(&kernels), heads->D, heads->tail_start ? heads->R : 0);
     return (L * L + L * w.wide + w.ld * w.wide + 2 * L * w.ld + w.ld) * sizeof(gpts_real);
 }
 
-static void gptsi_static_begin(gptsi_static_work *w, const gptsi_pattern *h, size_t D, unsigned char *scratch)
+static void gptsi_static_begin(gptsi_static_work *w, const gpts_heads *heads, const gptsi_pattern *h, unsigned char *scratch)
 {
     enum { L = GPTSI_STATIC_TILE };
-    gptsi_static_sizes(w, D, h->terms);
+    gptsi_static_sizes(w, &heads->plan->kernels, heads->D, h->terms);
     w->cell = (gpts_real *)(void *)scratch;
     w->value = w->cell + L * L;
     w->x = w->value + L * w->wide;
@@ -2230,7 +2233,7 @@ static void gptsi_static_forward(const gpts_heads *heads, size_t s, size_t T, co
     gptsi_static_work w;
     size_t tiles = (T + L - 1) / L, d0, n, k, a, i, j, r, ld;
     (void)scratch_bytes;
-    gptsi_static_begin(&w, h, heads->D, scratch);
+    gptsi_static_begin(&w, heads, h, scratch);
     for (i = 0; i < T; i++) memset(y + i * ldy, 0, heads->D * sizeof *y);
     for (d0 = 0; d0 < heads->D; d0 += n) {
         n = gptsi_min(GPTSI_STATIC_SLICE, heads->D - d0);
@@ -2267,7 +2270,7 @@ static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, c
     gptsi_static_work w;
     size_t tiles = (T + L - 1) / L, d0, n, k, a, i, j, r, ld;
     (void)scratch_bytes;
-    gptsi_static_begin(&w, h, heads->D, scratch);
+    gptsi_static_begin(&w, heads, h, scratch);
     for (i = 0; i < T; i++) memset(dv + i * ldv, 0, heads->D * sizeof *dv);
     for (d0 = 0; d0 < heads->D; d0 += n) {
         n = gptsi_min(GPTSI_STATIC_SLICE, heads->D - d0);
@@ -2322,10 +2325,9 @@ static gptsi_static_kept gptsi_static_find(const gpts_heads *heads, size_t s, co
 static gpts_real *gptsi_static_row(const gptsi_static_kept *kept, size_t j) { return kept->ring + j % kept->rows * kept->D; }
 
 /* (P4): x over key tile k, whose values are v [64,D] */
-static void gptsi_static_absorb(const gptsi_pattern *h, size_t k, const gpts_real *v, size_t ldv, gpts_real *x, size_t D)
+static void gptsi_static_absorb(const gptsi_kernels *q, const gptsi_pattern *h, size_t k, const gpts_real *v, size_t ldv, gpts_real *x, size_t D)
 {
     enum { L = GPTSI_STATIC_TILE };
-    const gptsi_kernels *q = gptsi_kernels_best();
     gpts_real weight[L];
     size_t r, j;
     for (r = 0; r < h->terms; r++) {
@@ -2349,7 +2351,7 @@ static void gptsi_static_fill(const gpts_heads *heads, size_t s, size_t T, const
     gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
     size_t last = T ? (T - 1) / L : 0, k, j;
     if (kept.x) memset(kept.x, 0, cache->state_size * sizeof *kept.x);
-    for (k = 0; k + h->near < last; k++) gptsi_static_absorb(h, k, v + k * L * ldv, ldv, kept.x, kept.D);
+    for (k = 0; k + h->near < last; k++) gptsi_static_absorb(&heads->plan->kernels, h, k, v + k * L * ldv, ldv, kept.x, kept.D);
     for (j = k * L; j < T; j++) memcpy(gptsi_static_row(&kept, j), v + j * ldv, kept.D * sizeof *v);
 }
 
@@ -2360,12 +2362,12 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
                               gpts_cache *cache, size_t b)
 {
     enum { L = GPTSI_STATIC_TILE };
-    const gptsi_kernels *q = gptsi_kernels_best();
+    const gptsi_kernels *q = &heads->plan->kernels;
     const gptsi_pattern *h = &heads->plan->pattern[s];
     gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
     size_t i = position, a = i / L, k = a - gptsi_min(a, h->near), t = k * L, D = kept.D, j, r;
     gpts_real weight[L];
-    if (t && i % L == 0) gptsi_static_absorb(h, k - 1, gptsi_static_row(&kept, t - L), D, kept.x, D);
+    if (t && i % L == 0) gptsi_static_absorb(q, h, k - 1, gptsi_static_row(&kept, t - L), D, kept.x, D);
     memcpy(gptsi_static_row(&kept, i), v, D * sizeof *v);
     memset(y, 0, D * sizeof *y);
     for (; k <= a; k++) {
