@@ -552,18 +552,21 @@ GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char 
 GPTS_API gpts_status gpts_tokenizer_train(gpts_tokenizer *tokenizer, const char *text, size_t bytes,
                                           int32_t vocab_size, const gpts_hooks *hooks);
 /* vocab.bpe / merges.txt, .tiktoken, tokenizer.json, or a file of gpts_tokenizer_save:
-   told apart by content. */
+   told apart by content.  vocab.bpe alone gives GPT-2's 50257 ids, <|endoftext|> the last.  */
 GPTS_API gpts_status gpts_tokenizer_load(gpts_tokenizer *tokenizer, const char *path, const gpts_hooks *hooks);
 GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const void *data, size_t bytes, const gpts_hooks *hooks);
-/* encoder.json / vocab.json beside merges: ids are taken from it (and checked). */
+/* encoder.json / vocab.json beside merges: ids are taken from it, and checked; on failure
+   the tokenizer is unchanged. */
 GPTS_API gpts_status gpts_tokenizer_load_ids(gpts_tokenizer *tokenizer, const void *json, size_t bytes);
 GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *path);
 GPTS_API void gpts_tokenizer_free(gpts_tokenizer *tokenizer);
-/* *n in: room in ids; out: ids written.  ids NULL: *n = how many there would be.
-   Special-looking text is plain text.  Bytes that the tokenizer cannot name: NOT_FOUND
-   (chars) or the unknown id (wordpiece).                                                    */
+/* *n in: room in ids; out: ids written.  ids NULL: *n = how many there would be; the same
+   with TOO_LONG when the room does not do.  Special-looking text is plain text (but a
+   WordPiece file's added tokens are known in any text, as its authors' tools do).  Bytes
+   that the tokenizer cannot name: NOT_FOUND (chars) or the unknown id (WordPiece).          */
 GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n);
-/* Bytes of the ids, not terminated; same rule for *bytes. A token may end inside a character. */
+/* Bytes of the ids, not terminated; same rule for *bytes. A token may end inside a character.
+   WordPiece leaves out special tokens.                                                      */
 GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n, char *text, size_t *bytes);
 
 /* ---- files: safetensors --------------------------------------------------------------------- */
@@ -4593,7 +4596,8 @@ typedef struct gptsi_merge { int32_t left, right, merged; uint32_t order; } gpts
 enum { GPTSI_PIECE_BYTES = 16, GPTSI_PIECE_IDS = 3, GPTSI_PIECES = 1 << 15 };
 typedef struct gptsi_piece { uint64_t head, tail; int32_t ids[GPTSI_PIECE_IDS]; int16_t length, n; } gptsi_piece;
 
-enum { GPTSI_TOKEN_BYTES = 1024 };                            /* longest token accepted or made */
+enum { GPTSI_TOKEN_BYTES = 1024,                              /* longest token accepted or made */
+       GPTSI_WORD_CHARS = 200, GPTSI_AROUND = 4 };            /* of WordPiece: longest word, ids put around a text */
 
 struct gpts_vocabulary {
     gptsi_token *tokens; int32_t n, room;                     /* ids 0 .. n-1; length 0: none */
@@ -4603,7 +4607,17 @@ struct gpts_vocabulary {
     int32_t byte_id[256];                                     /* tokens of one byte, or -1 */
     unsigned char *classes;                                   /* [GPTSI_CODES] */
     gptsi_piece *pieces;                                      /* [GPTSI_PIECES] */
+    int renumbered;                                           /* ids from a file beside the merges */
+    char *file; size_t file_bytes;                            /* the file that it came from, or NULL */
     int whole;                                                /* a piece that is a token stays so */
+    /* WordPiece */
+    int32_t unknown;
+    char prefix[16]; size_t n_prefix;                         /* of a word's later tokens, "##" */
+    size_t limit, longest;                                    /* characters of a word, bytes of a token */
+    int lower, quotes, cleanup;
+    int32_t before[GPTSI_AROUND], after[GPTSI_AROUND]; size_t n_before, n_after;
+    int32_t *added; size_t n_added;                           /* tokens known in any text */
+    unsigned char added_first[256];                           /* 1: one of them starts so */
 };
 
 static gpts_status gptsi_tokenizer_no_memory(gpts_tokenizer *t, size_t count, size_t size)
@@ -4611,23 +4625,22 @@ static gpts_status gptsi_tokenizer_no_memory(gpts_tokenizer *t, size_t count, si
     return gptsi_no_memory(t->error, "the tokenizer", count, size);
 }
 
-/* Starts an empty tokenizer of a kind, for at most n ids and n_pairs pairs. */
-static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind kind, size_t n, size_t n_pairs)
+/* Starts an empty tokenizer of a kind, for at most n ids. */
+static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind kind, size_t n)
 {
     struct gpts_vocabulary *v;
-    size_t slots = 16, pairs = 16;
+    size_t slots = 16;
     int i;
-    if (n > INT32_MAX - 1 || n_pairs > INT32_MAX - 1)
+    if (n > INT32_MAX / 4)
         return gptsi_fail(t->error, GPTS_TOO_LONG, "a tokenizer of %llu tokens is too large", (unsigned long long)n);
     while (slots < 2 * n) slots *= 2;
-    while (pairs < 2 * n_pairs) pairs *= 2;
     t->kind = kind;
     t->end_of_text = -1;
     t->vocabulary = v = GPTSI_NEW(&t->hooks, struct gpts_vocabulary, 1);
     if (!v) return gptsi_tokenizer_no_memory(t, 1, sizeof *v);
     v->room = (int32_t)n;
     v->slots_mask = slots - 1;
-    v->pairs_mask = pairs - 1;
+    v->unknown = -1;
     for (i = 0; i < 256; i++) v->byte_id[i] = -1;
     if (!(v->tokens = GPTSI_NEW(&t->hooks, gptsi_token, n + 1))) return gptsi_tokenizer_no_memory(t, n, sizeof *v->tokens);
     if (!(v->slots = GPTSI_NEW(&t->hooks, int32_t, slots))) return gptsi_tokenizer_no_memory(t, slots, sizeof *v->slots);
@@ -4635,9 +4648,19 @@ static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind k
     if (!(v->classes = GPTSI_NEW(&t->hooks, unsigned char, GPTSI_CODES))) return gptsi_tokenizer_no_memory(t, GPTSI_CODES, 1);
     gptsi_classes_fill(v->classes);
     if (kind != GPTS_TOKENIZER_BPE) return GPTS_OK;
-    if (!(v->pairs = GPTSI_NEW(&t->hooks, gptsi_merge, pairs))) return gptsi_tokenizer_no_memory(t, pairs, sizeof *v->pairs);
     if (!(v->pieces = GPTSI_NEW(&t->hooks, gptsi_piece, GPTSI_PIECES))) return gptsi_tokenizer_no_memory(t, GPTSI_PIECES, sizeof *v->pieces);
     return GPTS_OK;
+}
+/* Room for at most n pairs, once. */
+static gpts_status gptsi_pairs_new(gpts_tokenizer *t, size_t n)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    size_t pairs = 16;
+    if (n > INT32_MAX / 4) return gptsi_fail(t->error, GPTS_TOO_LONG, "a tokenizer of %llu pairs is too large", (unsigned long long)n);
+    while (pairs < 2 * n) pairs *= 2;
+    v->pairs_mask = pairs - 1;
+    v->pairs = GPTSI_NEW(&t->hooks, gptsi_merge, pairs);
+    return v->pairs ? GPTS_OK : gptsi_tokenizer_no_memory(t, pairs, sizeof *v->pairs);
 }
 
 static void gptsi_vocabulary_delete(const gpts_hooks *hooks, struct gpts_vocabulary *v)
@@ -4649,6 +4672,8 @@ static void gptsi_vocabulary_delete(const gpts_hooks *hooks, struct gpts_vocabul
     gptsi_delete(hooks, v->pairs);
     gptsi_delete(hooks, v->classes);
     gptsi_delete(hooks, v->pieces);
+    gptsi_delete(hooks, v->added);
+    gptsi_delete(hooks, v->file);
     gptsi_delete(hooks, v);
 }
 
@@ -4697,6 +4722,7 @@ static gpts_status gptsi_token_add(gpts_tokenizer *t, int32_t id, const char *by
     token->length = (uint32_t)n;
     token->special = special;
     v->n_bytes += n;
+    v->longest = gptsi_max(v->longest, n);
     if (id >= v->n) v->n = id + 1;
     t->vocab_size = v->n;
     if (special) return GPTS_OK;
@@ -4901,8 +4927,6 @@ static gpts_status gptsi_merge_long(gpts_tokenizer *t, const char *p, size_t n, 
     return GPTS_OK;
 }
 
-/* ---- encoding ---------------------------------------------------------------------------------- */
-
 static gpts_status gptsi_encode_piece(gpts_tokenizer *t, const char *p, size_t n, gptsi_ids *out)
 {
     struct gpts_vocabulary *v = t->vocabulary;
@@ -4961,20 +4985,148 @@ static gpts_status gptsi_encode_chars(gpts_tokenizer *t, const char *text, size_
     return GPTS_OK;
 }
 
+/* ---- WordPiece -----------------------------------------------------------------------------------
+   SimpleStories' tokenizer (Hugging Face's components in parentheses): lower-case, `` and ''
+   become " (Lowercase, Replace); words are runs of letters and marks, or runs of the rest
+   (Whitespace), but each punctuation character and digit stands alone (Punctuation, Digits);
+   a word is cut into the longest tokens from the left, or is unknown as a whole.  A token's
+   bytes are UTF-8; a byte that is not counts as U+FFFD.                                        */
+
+typedef struct gptsi_wordpiece {
+    const struct gpts_vocabulary *v;
+    gptsi_ids *out;
+    char bytes[16 + 4 * GPTSI_WORD_CHARS];                    /* the word, from n_prefix on */
+    size_t n, chars;
+    int other;                                                /* a run that is no word's */
+} gptsi_wordpiece;
+
+static void gptsi_wordpiece_flush(gptsi_wordpiece *w)
+{
+    const struct gpts_vocabulary *v = w->v;
+    size_t begin = 0, first = w->out->n, n;
+    int32_t id = -1;
+    for (; w->chars <= v->limit && begin < w->n; begin += n) {
+        char *word = w->bytes + v->n_prefix + begin;
+        size_t p = begin ? v->n_prefix : 0;
+        word -= p;
+        memcpy(word, v->prefix, p);                           /* over what is done already */
+        for (n = w->n - begin; n; n--) {
+            if (p + n > v->longest || (n < w->n - begin && (word[p + n] & 0xC0) == 0x80)) continue;
+            if ((id = gptsi_token_find(v, word, p + n)) >= 0) break;
+        }
+        if (!n) break;
+        gptsi_ids_put(w->out, id);
+    }
+    if (begin < w->n) { w->out->n = first; gptsi_ids_put(w->out, v->unknown); }
+    w->n = w->chars = 0;
+}
+static void gptsi_wordpiece_add(gptsi_wordpiece *w, uint32_t code)
+{
+    if (++w->chars <= w->v->limit) w->n += gptsi_utf8_put(code, w->bytes + w->v->n_prefix + w->n);
+}
+
+/* Simple lower case of Latin, Greek, Cyrillic, Armenian and full-width letters.  Other
+   scripts and a final sigma stay: no ASCII vocabulary has them.                                */
+static uint32_t gptsi_lower(uint32_t c)
+{
+    if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
+    if ((c >= 0xC0 && c <= 0xDE && c != 0xD7) || (c >= 0x391 && c <= 0x3A9) || (c >= 0x410 && c <= 0x42F) || (c >= 0xFF21 && c <= 0xFF3A)) return c + 32;
+    if ((c >= 0x100 && c <= 0x137) || (c >= 0x14A && c <= 0x177) || (c >= 0x1E00 && c <= 0x1E95) || (c >= 0x1EA0 && c <= 0x1EFF) || (c >= 0x460 && c <= 0x481)) return c | 1;
+    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17E)) return c + (c & 1);
+    if (c >= 0x400 && c <= 0x40F) return c + 80;
+    if (c >= 0x531 && c <= 0x556) return c + 48;
+    return c == 0x178 ? 0xFF : c == 0x212A ? 'k' : c == 0x212B ? 0xE5 : c;
+}
+
+static void gptsi_wordpiece_text(gptsi_wordpiece *w, const char *p, const char *end)
+{
+    const struct gpts_vocabulary *v = w->v;
+    while (p < end) {
+        uint32_t code = 0xFFFD;
+        size_t size = gptsi_utf8_get(p, end, &code);
+        int kind = gptsi_class(v->classes, p, end, &size);
+        if (v->quotes && (*p == '`' || *p == '\'') && end - p > 1 && p[1] == *p) { code = '"'; size = 2; }
+        p += size;
+        if (v->lower && code == 0x130) { code = 0x307; if (w->other) gptsi_wordpiece_flush(w); w->other = 0; gptsi_wordpiece_add(w, 'i'); }
+        else if (v->lower) code = gptsi_lower(code);
+        if (kind == GPTSI_SPACE) gptsi_wordpiece_flush(w);
+        else if (kind == GPTSI_NUMBER || kind == GPTSI_PUNCTUATION) {
+            gptsi_wordpiece_flush(w);
+            gptsi_wordpiece_add(w, code);
+            gptsi_wordpiece_flush(w);
+        } else {
+            if (w->other != (kind == GPTSI_OTHER)) gptsi_wordpiece_flush(w);
+            w->other = kind == GPTSI_OTHER;
+            gptsi_wordpiece_add(w, code);
+        }
+    }
+    gptsi_wordpiece_flush(w);
+}
+
+/* The longest added token that starts at p, or -1. */
+static int32_t gptsi_wordpiece_added(const struct gpts_vocabulary *v, const char *p, const char *end)
+{
+    int32_t best = -1;
+    size_t i;
+    for (i = 0; v->added_first[(unsigned char)*p] && i < v->n_added; i++) {
+        const gptsi_token *token = &v->tokens[v->added[i]];
+        if (token->length <= (size_t)(end - p) && !memcmp(p, v->bytes + token->begin, token->length) &&
+            (best < 0 || token->length > v->tokens[best].length)) best = v->added[i];
+    }
+    return best;
+}
+static void gptsi_encode_wordpiece(const struct gpts_vocabulary *v, const char *text, const char *end, gptsi_ids *out)
+{
+    gptsi_wordpiece w;
+    const char *p = text;
+    size_t i;
+    w.v = v; w.out = out; w.n = w.chars = 0; w.other = 0;
+    for (i = 0; i < v->n_before; i++) gptsi_ids_put(out, v->before[i]);
+    while (p < end) {
+        int32_t id = gptsi_wordpiece_added(v, p, end);
+        if (id < 0) { p++; continue; }
+        gptsi_wordpiece_text(&w, text, p);
+        gptsi_ids_put(out, id);
+        text = p += v->tokens[id].length;
+    }
+    gptsi_wordpiece_text(&w, text, end);
+    for (i = 0; i < v->n_after; i++) gptsi_ids_put(out, v->after[i]);
+}
+
+/* Decoding: a token with the prefix loses it; any other has a space before it, but when
+   clean-up is on not the ones that start so.                                                   */
+static int gptsi_wordpiece_joins(const struct gpts_vocabulary *v, const char **bytes, size_t *length)
+{
+    static const char *const close[] = { ".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re" };
+    size_t i;
+    if (*length >= v->n_prefix && !memcmp(*bytes, v->prefix, v->n_prefix)) {
+        *bytes += v->n_prefix;
+        *length -= v->n_prefix;
+        return 0;
+    }
+    for (i = 0; v->cleanup && i < sizeof close / sizeof *close; i++)
+        if (*length >= strlen(close[i]) && !memcmp(*bytes, close[i], strlen(close[i]))) return 0;
+    return 1;
+}
+
+/* ---- encoding and decoding -------------------------------------------------------------------- */
+
 GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n)
 {
+    const struct gpts_vocabulary *v = tokenizer->vocabulary;
     gptsi_ids out;
     gpts_status status = GPTS_OK;
     size_t i;
     out.ids = ids; out.n = 0; out.room = ids ? *n : 0;
     *n = 0;
-    if (!tokenizer->vocabulary) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
+    if (!v) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
     if (!text && bytes) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the text is missing");
+    if (!bytes) text = "";
     switch (tokenizer->kind) {
     case GPTS_TOKENIZER_BYTES: for (i = 0; i < bytes; i++) gptsi_ids_put(&out, (unsigned char)text[i]); break;
     case GPTS_TOKENIZER_CHARS: status = gptsi_encode_chars(tokenizer, text, bytes, &out); break;
-    case GPTS_TOKENIZER_BPE: if (bytes) status = gptsi_encode_bpe(tokenizer, text, text + bytes, &out); break;
-    case GPTS_TOKENIZER_WORDPIECE: break;
+    case GPTS_TOKENIZER_BPE: status = gptsi_encode_bpe(tokenizer, text, text + bytes, &out); break;
+    case GPTS_TOKENIZER_WORDPIECE: gptsi_encode_wordpiece(v, text, text + bytes, &out); break;
     }
     if (status != GPTS_OK) return status;
     *n = out.n;
@@ -4987,7 +5139,9 @@ GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char
 GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n, char *text, size_t *bytes)
 {
     const struct gpts_vocabulary *v = tokenizer->vocabulary;
-    size_t i, used = 0, room = text ? *bytes : 0;
+    size_t i, length, used = 0, room = text ? *bytes : 0;
+    const char *bytes_of;
+    int any = 0;
     *bytes = 0;
     if (!v) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
     if (!ids && n) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the ids are missing");
@@ -4997,8 +5151,15 @@ GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int3
             return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "id %ld at position %llu is none of the tokenizer's",
                               (long)ids[i], (unsigned long long)i);
         token = &v->tokens[ids[i]];
-        if (used <= room && token->length <= room - used) memcpy(text + used, v->bytes + token->begin, token->length);
-        used = gptsi_add(used, token->length);
+        bytes_of = v->bytes + token->begin;
+        length = token->length;
+        if (tokenizer->kind == GPTS_TOKENIZER_WORDPIECE) {
+            if (token->special) continue;
+            if (any && gptsi_wordpiece_joins(v, &bytes_of, &length)) { if (used < room) text[used] = ' '; used++; }
+            any = 1;
+        }
+        if (used <= room && length <= room - used) memcpy(text + used, bytes_of, length);
+        used = gptsi_add(used, length);
     }
     *bytes = used;
     if (text && used > room)
@@ -5033,7 +5194,7 @@ GPTS_API void gpts_tokenizer_free(gpts_tokenizer *tokenizer)
 static gpts_status gptsi_make_bytes(gpts_tokenizer *t)
 {
     int32_t id;
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BYTES, 256, 0));
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BYTES, 256));
     for (id = 0; id < 256; id++) {
         char byte = (char)id;
         GPTSI_TRY(gptsi_token_add(t, id, &byte, 1, 0));
@@ -5057,7 +5218,7 @@ static gpts_status gptsi_make_chars(gpts_tokenizer *t, const unsigned char *seen
     char bytes[4];
     for (c = 0; c < GPTSI_SEEN; c++) n += seen[c / 8] >> (c % 8) & 1;
     if (!n) return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "a tokenizer of characters needs a text with one at least");
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_CHARS, n, 0));
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_CHARS, n));
     for (c = 0; c < GPTSI_SEEN; c++) {
         if (!(seen[c / 8] >> (c % 8) & 1)) continue;
         if (c < GPTSI_UNICODE) size = gptsi_utf8_put(c, bytes);
@@ -5249,7 +5410,8 @@ static gpts_status gptsi_training_run(gptsi_training *w, const char *text, size_
     char joined[2 * GPTSI_TOKEN_BYTES];
     uint32_t order = 0;
     size_t room = gptsi_min((size_t)vocab_size, gptsi_add(256, bytes));       /* a merge needs a byte */
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, room, room - 256));
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, room));
+    GPTSI_TRY(gptsi_pairs_new(t, room - 256));
     GPTSI_TRY(gptsi_tokens_add_bytes(t));
     if (bytes) GPTSI_TRY(gptsi_training_words(w, text, bytes));
     if (w->n_sites) GPTSI_TRY(gptsi_training_sites(w, bytes));
@@ -5339,7 +5501,8 @@ static gpts_status gptsi_load_merges(gpts_tokenizer *t, const char *data, size_t
     gptsi_line line;
     struct gpts_vocabulary *v;
     for (i = 0; i < bytes; i++) lines += data[i] == '\n';
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, 256 + lines + 2, lines + 1));
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, 256 + lines + 2));
+    GPTSI_TRY(gptsi_pairs_new(t, lines + 1));
     GPTSI_TRY(gptsi_tokens_add_bytes(t));
     v = t->vocabulary;
     line.number = 0;
@@ -5410,11 +5573,373 @@ static gpts_status gptsi_load_own(gpts_tokenizer *t, gptsi_json j)
     return status;
 }
 
+/* .tiktoken: "base64(bytes) rank" a line, ranks are ids.  Pairs are merged by the rank of the
+   joined bytes, so every way to cut a token into two is a pair; a piece that is a token stays.
+   The file does not name its split: GPT-2's is taken (gpt2, r50k_base, p50k_base).             */
+static int gptsi_base64_of(char ch)
+{
+    return ch >= 'A' && ch <= 'Z' ? ch - 'A' : ch >= 'a' && ch <= 'z' ? ch - 'a' + 26 :
+           ch >= '0' && ch <= '9' ? ch - '0' + 52 : ch == '+' ? 62 : ch == '/' ? 63 : -1;
+}
+static size_t gptsi_base64_read(const char *p, const char *end, char *bytes, size_t room)   /* SIZE_MAX: not valid */
+{
+    size_t n = 0;
+    if ((end - p) % 4) return SIZE_MAX;
+    for (; p < end; p += 4) {
+        int a = gptsi_base64_of(p[0]), b = gptsi_base64_of(p[1]), c = gptsi_base64_of(p[2]), d = gptsi_base64_of(p[3]), k = 3;
+        if (p + 4 == end && p[3] == '=') { d = 0; k = 2; if (p[2] == '=') { c = 0; k = 1; } }
+        if ((a | b | c | d) < 0 || n + (size_t)k > room || (k == 2 && c & 3) || (k == 1 && b & 15)) return SIZE_MAX;
+        bytes[n++] = (char)(a << 2 | b >> 4);
+        if (k > 1) bytes[n++] = (char)(b << 4 | c >> 2);
+        if (k > 2) bytes[n++] = (char)(c << 6 | d);
+    }
+    return n;
+}
+
+/* One line as bytes and rank. */
+static int gptsi_rank_line(const gptsi_line *line, char *bytes, size_t *n, uint64_t *rank)
+{
+    const char *space = line->at == line->end ? NULL : (const char *)memchr(line->at, ' ', (size_t)(line->end - line->at));
+    gptsi_json j;
+    if (!space || space == line->at) return 0;
+    *n = gptsi_base64_read(line->at, space, bytes, GPTSI_TOKEN_BYTES);
+    j.at = space + 1; j.end = line->end; j.depth = 0;
+    return *n != SIZE_MAX && j.at < j.end && *j.at >= '0' && *j.at <= '9' && gptsi_json_u64(&j, rank) && j.at == j.end;
+}
+
+/* Counts (add 0) or adds every pair of tokens that spells a token. */
+static size_t gptsi_ranks_pairs(struct gpts_vocabulary *v, int add)
+{
+    size_t count = 0, cut;
+    int32_t id;
+    for (id = 0; id < v->n; id++) {
+        const gptsi_token *token = &v->tokens[id];
+        for (cut = 1; cut < token->length && !token->special; cut++) {
+            int32_t left = gptsi_token_find(v, v->bytes + token->begin, cut);
+            int32_t right = left < 0 ? -1 : gptsi_token_find(v, v->bytes + token->begin + cut, token->length - cut);
+            if (right < 0) continue;
+            count++;
+            if (add) gptsi_pair_add(v, left, right, id, (uint32_t)id + 1);
+        }
+    }
+    return count;
+}
+
+static gpts_status gptsi_bytes_missing(gpts_tokenizer *t)     /* every byte must have a token */
+{
+    int i;
+    for (i = 0; i < 256; i++)
+        if (t->vocabulary->byte_id[i] < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "there is no token for the byte 0x%02X", (unsigned)i);
+    return GPTS_OK;
+}
+
+/* Ids of a file are dense enough to be a table: below twice their number and 1024. */
+static size_t gptsi_ids_room(size_t n) { return gptsi_add(gptsi_mul(2, n), 1024); }
+
+static gpts_status gptsi_token_file_add(gpts_tokenizer *t, uint64_t id, const char *bytes, size_t n, int special, const char *where, size_t number)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    if (id >= (uint64_t)v->room)
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the id %llu is too large for the number of tokens", where,
+                          (unsigned long long)number, (unsigned long long)id);
+    if (v->tokens[id].length)
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the id %llu occurs twice", where, (unsigned long long)number, (unsigned long long)id);
+    if (!n || n > GPTSI_TOKEN_BYTES)
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: a token of %llu bytes, not of 1 to %d", where, (unsigned long long)number, (unsigned long long)n, GPTSI_TOKEN_BYTES);
+    if (!special && gptsi_token_find(v, bytes, n) >= 0)
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the same token occurs twice", where, (unsigned long long)number);
+    return gptsi_token_add(t, (int32_t)id, bytes, n, special);
+}
+
+static gpts_status gptsi_load_ranks(gpts_tokenizer *t, const char *data, size_t bytes)
+{
+    const char *rest = data, *end = data + bytes;
+    char token[GPTSI_TOKEN_BYTES];
+    size_t lines = 0, i, n;
+    uint64_t rank;
+    int32_t id = 0;
+    gptsi_line line;
+    struct gpts_vocabulary *v;
+    for (i = 0; i < bytes; i++) lines += data[i] == '\n';
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, gptsi_ids_room(lines)));
+    v = t->vocabulary;
+    v->whole = 1;
+    for (line.number = 0; gptsi_line_next(&line, &rest, end); ) {
+        if (line.at == line.end) continue;
+        if (!gptsi_rank_line(&line, token, &n, &rank))
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: not a token in base64 and its rank", (unsigned long long)line.number);
+        GPTSI_TRY(gptsi_token_file_add(t, rank, token, n, 0, "line", line.number));
+    }
+    GPTSI_TRY(gptsi_bytes_missing(t));
+    GPTSI_TRY(gptsi_pairs_new(t, gptsi_ranks_pairs(v, 0)));
+    gptsi_ranks_pairs(v, 1);
+    while (id < v->n && v->tokens[id].length) id++;           /* the rank that was left free, 50256 */
+    t->end_of_text = id;
+    return gptsi_token_file_add(t, (uint64_t)id, gptsi_end_of_text, strlen(gptsi_end_of_text), 1, "line", line.number);
+}
+
+/* ---- tokenizer.json, vocab.json ------------------------------------------------------------------ */
+
+/* Finds a member of the object at j (the text is known to be valid JSON). */
+static int gptsi_json_find(gptsi_json j, const char *key, gptsi_json *value)
+{
+    char name[64];
+    size_t n = 0;
+    if (!gptsi_json_take(&j, '{')) return 0;
+    while (gptsi_json_is(&j, '"')) {
+        gptsi_json at = j;
+        int same = gptsi_json_string(&at, name, sizeof name, &n) && n == strlen(key) && !memcmp(name, key, n);
+        if (!gptsi_json_skip(&j) || !gptsi_json_take(&j, ':')) return 0;
+        if (same) { gptsi_json_space(&j); *value = j; return 1; }
+        if (!gptsi_json_skip(&j)) return 0;
+        gptsi_json_take(&j, ',');
+    }
+    return 0;
+}
+/* Is the member that text, that truth, or null or not there? */
+static int gptsi_json_says(gptsi_json j, const char *key, const char *text)
+{
+    char value[64];
+    size_t n = 0;
+    return gptsi_json_find(j, key, &j) && gptsi_json_string(&j, value, sizeof value, &n) && n == strlen(text) && !memcmp(value, text, n);
+}
+static int gptsi_json_true(gptsi_json j, const char *key, int otherwise)
+{
+    int value = otherwise;
+    return gptsi_json_find(j, key, &j) && gptsi_json_bool(&j, &value) ? value : otherwise;
+}
+static int gptsi_json_none(gptsi_json j, const char *key) { return !gptsi_json_find(j, key, &j) || gptsi_json_null(&j); }
+
+/* The members of the object, or elements of the array, at j. */
+static size_t gptsi_json_count(gptsi_json j)
+{
+    size_t n = 0;
+    int object = gptsi_json_take(&j, '{');
+    if (!object && !gptsi_json_take(&j, '[')) return 0;
+    while (!gptsi_json_is(&j, object ? '}' : ']')) {
+        if (object && (!gptsi_json_skip(&j) || !gptsi_json_take(&j, ':'))) break;
+        if (!gptsi_json_skip(&j)) break;
+        n++;
+        gptsi_json_take(&j, ',');
+    }
+    return n;
+}
+
+/* {"token": id, ...}.  With `mapped`, tokens are GPT-2's printable characters; one that is
+   not, or that is <|endoftext|>, is special and stands for its own text.                        */
+static gpts_status gptsi_load_vocab(gpts_tokenizer *t, gptsi_json j, int mapped)
+{
+    char text[2 * GPTSI_TOKEN_BYTES], token[GPTSI_TOKEN_BYTES];
+    size_t n, number = 0;
+    uint64_t id;
+    if (!gptsi_json_take(&j, '{')) return gptsi_fail(t->error, GPTS_BAD_FILE, "the vocabulary is not an object of tokens and ids");
+    while (!gptsi_json_is(&j, '}')) {
+        int special = 0;
+        number++;
+        if (!gptsi_json_string(&j, text, sizeof text, &n) || !gptsi_json_take(&j, ':') || !gptsi_json_u64(&j, &id))
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "entry %llu of the vocabulary is not a token of at most %d bytes and its id",
+                              (unsigned long long)number, GPTSI_TOKEN_BYTES);
+        if (mapped) {
+            size_t k = gptsi_bytes_unmap(text, text + n, token, sizeof token);
+            special = k == SIZE_MAX || (n == strlen(gptsi_end_of_text) && !memcmp(text, gptsi_end_of_text, n));
+            if (!special) { memcpy(text, token, k); n = k; }
+            else if (t->end_of_text < 0 && k != SIZE_MAX && id < INT32_MAX) t->end_of_text = (int32_t)id;
+        }
+        GPTSI_TRY(gptsi_token_file_add(t, id, text, n, special, "entry", number));
+        gptsi_json_take(&j, ',');
+    }
+    return GPTS_OK;
+}
+
+/* One merge of a tokenizer.json: "A B" or ["A", "B"]. */
+static gpts_status gptsi_load_merge(gpts_tokenizer *t, gptsi_json *j, uint32_t order)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    char text[4 * GPTSI_TOKEN_BYTES / 2], *space;
+    size_t n = 0, k = 0;
+    int32_t left = -1, right = -1, merged;
+    if (gptsi_json_take(j, '[')) {
+        if (!gptsi_json_string(j, text, sizeof text - 1, &k) || !gptsi_json_take(j, ',') ||
+            !gptsi_json_string(j, text + k + 1, sizeof text - k - 1, &n) || !gptsi_json_take(j, ']')) n = 0;
+        else n += k + 1;
+        text[k] = ' ';
+        space = text + k;
+    } else {
+        if (!gptsi_json_string(j, text, sizeof text, &n)) n = 0;
+        space = n ? (char *)memchr(text, ' ', n) : NULL;
+    }
+    if (n && space) {
+        k = gptsi_bytes_unmap(text, space, text, GPTSI_TOKEN_BYTES);          /* shrinks in place */
+        n = k == SIZE_MAX ? k : gptsi_bytes_unmap(space + 1, text + n, text + k, GPTSI_TOKEN_BYTES - k);
+        if (n != SIZE_MAX) { left = gptsi_token_find(v, text, k); right = gptsi_token_find(v, text + k, n); }
+    }
+    merged = left < 0 || right < 0 ? -1 : gptsi_token_find(v, text, k + n);
+    if (merged < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "merge %lu is not two tokens that make a third", (unsigned long)order);
+    gptsi_pair_add(v, left, right, merged, order);
+    return GPTS_OK;
+}
+
+/* Tokens that the file adds to the model's: their text and id. */
+static gpts_status gptsi_load_added(gpts_tokenizer *t, gptsi_json j, int known)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    char text[GPTSI_TOKEN_BYTES];
+    size_t n = 0, number = 0;
+    uint64_t id = 0;
+    if (!gptsi_json_take(&j, '[')) return GPTS_OK;
+    for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
+        gptsi_json member;
+        int special = gptsi_json_true(j, "special", 0);
+        number++;
+        if (gptsi_json_true(j, "single_word", 0) || gptsi_json_true(j, "lstrip", 0) || gptsi_json_true(j, "rstrip", 0))
+            return gptsi_fail(t->error, GPTS_UNSUPPORTED, "added token %llu is matched in a way that is not known here", (unsigned long long)number);
+        if (!gptsi_json_find(j, "id", &member) || !gptsi_json_u64(&member, &id) ||
+            !gptsi_json_find(j, "content", &member) || !gptsi_json_string(&member, text, sizeof text, &n) || !n)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "added token %llu has no id or no content", (unsigned long long)number);
+        if (id < (uint64_t)v->room && v->tokens[id].length) {
+            const gptsi_token *token = &v->tokens[id];
+            if (token->length != n || memcmp(v->bytes + token->begin, text, n))
+                return gptsi_fail(t->error, GPTS_BAD_FILE, "added token %llu has the id %llu of another", (unsigned long long)number, (unsigned long long)id);
+            v->tokens[id].special = special;
+        } else GPTSI_TRY(gptsi_token_file_add(t, id, text, n, 1, "added token", number));
+        v->tokens[id].special = special || !known;
+        if (n == strlen(gptsi_end_of_text) && !memcmp(text, gptsi_end_of_text, n)) t->end_of_text = (int32_t)id;
+        if (known) {
+            v->added[v->n_added++] = (int32_t)id;
+            v->added_first[(unsigned char)*text] = 1;
+        }
+        if (!gptsi_json_skip(&j)) return GPTS_BAD_FILE;
+    }
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_unsupported(gpts_tokenizer *t, const char *what)
+{
+    return gptsi_fail(t->error, GPTS_UNSUPPORTED, "the file's %s is not one that is known here", what);
+}
+
+static gpts_status gptsi_load_bpe(gpts_tokenizer *t, gptsi_json j, gptsi_json model)
+{
+    gptsi_json vocab, merges, added = j, part;
+    uint32_t order = 0;
+    if (!gptsi_json_none(j, "normalizer")) return gptsi_unsupported(t, "normalizer");
+    if (!gptsi_json_find(j, "pre_tokenizer", &part) || !gptsi_json_says(part, "type", "ByteLevel") ||
+        gptsi_json_true(part, "add_prefix_space", 1) || !gptsi_json_true(part, "use_regex", 1)) return gptsi_unsupported(t, "pre_tokenizer");
+    if (!gptsi_json_none(j, "post_processor") &&
+        !(gptsi_json_find(j, "post_processor", &part) && gptsi_json_says(part, "type", "ByteLevel"))) return gptsi_unsupported(t, "post_processor");
+    if (!(gptsi_json_none(model, "continuing_subword_prefix") || gptsi_json_says(model, "continuing_subword_prefix", "")) ||
+        !(gptsi_json_none(model, "end_of_word_suffix") || gptsi_json_says(model, "end_of_word_suffix", "")) ||
+        !gptsi_json_none(model, "dropout") || gptsi_json_true(model, "byte_fallback", 0)) return gptsi_unsupported(t, "model");
+    if (!gptsi_json_find(model, "vocab", &vocab) || !gptsi_json_find(model, "merges", &merges) || !gptsi_json_is(&merges, '['))
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no vocab or no merges");
+    gptsi_json_find(j, "added_tokens", &added);
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, gptsi_ids_room(gptsi_add(gptsi_json_count(vocab), gptsi_json_count(added)))));
+    t->vocabulary->whole = gptsi_json_true(model, "ignore_merges", 0);
+    GPTSI_TRY(gptsi_load_vocab(t, vocab, 1));
+    GPTSI_TRY(gptsi_load_added(t, added, 0));
+    GPTSI_TRY(gptsi_bytes_missing(t));
+    GPTSI_TRY(gptsi_pairs_new(t, gptsi_json_count(merges)));
+    for (gptsi_json_take(&merges, '['); !gptsi_json_is(&merges, ']'); gptsi_json_take(&merges, ','))
+        GPTSI_TRY(gptsi_load_merge(t, &merges, ++order));
+    return GPTS_OK;
+}
+
+/* The lower-casing and replacing of SimpleStories, all or some of it. */
+static int gptsi_load_normalizer(struct gpts_vocabulary *v, gptsi_json j)
+{
+    gptsi_json pattern;
+    int back = 0, forward = 0;
+    if (gptsi_json_says(j, "type", "Lowercase")) { v->lower = 1; return 1; }
+    if (!gptsi_json_says(j, "type", "Sequence") || !gptsi_json_find(j, "normalizers", &j) || !gptsi_json_take(&j, '[')) return 0;
+    for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
+        if (gptsi_json_says(j, "type", "Lowercase")) v->lower = 1;
+        else if (gptsi_json_says(j, "type", "Replace") && gptsi_json_says(j, "content", "\"") && gptsi_json_find(j, "pattern", &pattern)) {
+            if (gptsi_json_says(pattern, "String", "``")) back = 1;
+            else if (gptsi_json_says(pattern, "String", "''")) forward = 1;
+            else return 0;
+        } else return 0;
+        if (!gptsi_json_skip(&j)) return 0;
+    }
+    v->quotes = back;
+    return back == forward;
+}
+static int gptsi_load_pre_tokenizer(gptsi_json j)             /* Whitespace, Punctuation, Digits: all three */
+{
+    int seen = 0;
+    if (!gptsi_json_says(j, "type", "Sequence") || !gptsi_json_find(j, "pretokenizers", &j) || !gptsi_json_take(&j, '[')) return 0;
+    for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
+        if (gptsi_json_says(j, "type", "Whitespace")) seen |= 1;
+        else if (gptsi_json_says(j, "type", "Punctuation") && gptsi_json_says(j, "behavior", "Isolated")) seen |= 2;
+        else if (gptsi_json_says(j, "type", "Digits") && gptsi_json_true(j, "individual_digits", 0)) seen |= 4;
+        else return 0;
+        if (!gptsi_json_skip(&j)) return 0;
+    }
+    return seen == 7;
+}
+/* TemplateProcessing of one text: special tokens before and after it. */
+static int gptsi_load_template(struct gpts_vocabulary *v, gptsi_json j)
+{
+    char text[GPTSI_TOKEN_BYTES];
+    gptsi_json part;
+    size_t n = 0, texts = 0;
+    int32_t id;
+    if (!gptsi_json_says(j, "type", "TemplateProcessing") || !gptsi_json_find(j, "single", &j) || !gptsi_json_take(&j, '[')) return 0;
+    for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
+        if (gptsi_json_find(j, "Sequence", &part)) texts++;
+        else {
+            if (!gptsi_json_find(j, "SpecialToken", &part) || !gptsi_json_find(part, "id", &part) || !gptsi_json_string(&part, text, sizeof text, &n)) return 0;
+            if ((texts ? v->n_after : v->n_before) == GPTSI_AROUND || (id = gptsi_token_find(v, text, n)) < 0) return 0;
+            if (texts) v->after[v->n_after++] = id; else v->before[v->n_before++] = id;
+        }
+        if (!gptsi_json_skip(&j)) return 0;
+    }
+    return texts == 1;
+}
+
+static gpts_status gptsi_load_wordpiece(gpts_tokenizer *t, gptsi_json j, gptsi_json model)
+{
+    gptsi_json vocab, added = j, part;
+    struct gpts_vocabulary *v;
+    char unknown[GPTSI_TOKEN_BYTES];
+    size_t n = 0;
+    uint64_t limit = 100;
+    if (!gptsi_json_find(model, "vocab", &vocab)) return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no vocab");
+    gptsi_json_find(j, "added_tokens", &added);
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_WORDPIECE, gptsi_ids_room(gptsi_add(gptsi_json_count(vocab), gptsi_json_count(added)))));
+    v = t->vocabulary;
+    v->added = GPTSI_NEW(&t->hooks, int32_t, gptsi_json_count(added) + 1);
+    if (!v->added) return gptsi_tokenizer_no_memory(t, gptsi_json_count(added), sizeof *v->added);
+    GPTSI_TRY(gptsi_load_vocab(t, vocab, 0));
+    GPTSI_TRY(gptsi_load_added(t, added, 1));
+    if (gptsi_json_find(model, "unk_token", &part) && gptsi_json_string(&part, unknown, sizeof unknown, &n)) v->unknown = gptsi_token_find(v, unknown, n);
+    if (v->unknown < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "the model's unknown token is not in its vocab");
+    if (!gptsi_json_find(model, "continuing_subword_prefix", &part) || !gptsi_json_string(&part, v->prefix, sizeof v->prefix, &v->n_prefix))
+        return gptsi_unsupported(t, "continuing_subword_prefix");
+    if (gptsi_json_find(model, "max_input_chars_per_word", &part) && (!gptsi_json_u64(&part, &limit) || limit < 1 || limit > GPTSI_WORD_CHARS))
+        return gptsi_unsupported(t, "max_input_chars_per_word");
+    v->limit = (size_t)limit;
+    if (!gptsi_json_none(j, "normalizer") && !(gptsi_json_find(j, "normalizer", &part) && gptsi_load_normalizer(v, part))) return gptsi_unsupported(t, "normalizer");
+    if (!gptsi_json_find(j, "pre_tokenizer", &part) || !gptsi_load_pre_tokenizer(part)) return gptsi_unsupported(t, "pre_tokenizer");
+    if (!gptsi_json_none(j, "post_processor") && !(gptsi_json_find(j, "post_processor", &part) && gptsi_load_template(v, part))) return gptsi_unsupported(t, "post_processor");
+    if (!gptsi_json_find(j, "decoder", &part) || !gptsi_json_says(part, "type", "WordPiece")) return gptsi_unsupported(t, "decoder");
+    v->cleanup = gptsi_json_true(part, "cleanup", 0);
+    if (v->n_after) t->end_of_text = v->after[v->n_after - 1];
+    return GPTS_OK;
+}
+
+/* The file as it was, for gpts_tokenizer_save. */
+static gpts_status gptsi_keep_file(gpts_tokenizer *t, const char *data, size_t bytes)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    if (!(v->file = GPTSI_NEW(&t->hooks, char, bytes))) return gptsi_tokenizer_no_memory(t, bytes, 1);
+    memcpy(v->file, data, bytes);
+    v->file_bytes = bytes;
+    return GPTS_OK;
+}
+
 static gpts_status gptsi_load_json(gpts_tokenizer *t, const char *data, size_t bytes)
 {
-    gptsi_json j, k;
-    char key[16];
-    size_t n;
+    gptsi_json j, k, model;
     j.at = data; j.end = data + bytes; j.depth = 0;
     k = j;
     if (!gptsi_json_skip(&k))
@@ -5422,17 +5947,32 @@ static gpts_status gptsi_load_json(gpts_tokenizer *t, const char *data, size_t b
     gptsi_json_space(&k);
     if (k.at != k.end)
         return gptsi_fail(t->error, GPTS_BAD_FILE, "something follows the JSON at byte %llu", (unsigned long long)(k.at - data));
-    k = j;
-    if (gptsi_json_take(&k, '{') && gptsi_json_string(&k, key, sizeof key - 1, &n) && !strcmp(key, "gptstatic")) return gptsi_load_own(t, j);
-    return gptsi_fail(t->error, GPTS_UNSUPPORTED, "not a tokenizer that is known here");
+    if (gptsi_json_find(j, "gptstatic", &k)) return gptsi_load_own(t, j);
+    if (!gptsi_json_find(j, "model", &model))
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "a JSON file without a model: a list of ids goes with its merges, to gpts_tokenizer_load_ids");
+    if (gptsi_json_says(model, "type", "WordPiece")) GPTSI_TRY(gptsi_load_wordpiece(t, j, model));
+    else if (gptsi_json_says(model, "type", "BPE") || gptsi_json_find(model, "merges", &k)) GPTSI_TRY(gptsi_load_bpe(t, j, model));
+    else return gptsi_unsupported(t, "model");
+    return gptsi_keep_file(t, data, bytes);
 }
 
 static gpts_status gptsi_load_any(gpts_tokenizer *t, const char *data, size_t bytes)
 {
     gptsi_json j;
+    char token[GPTSI_TOKEN_BYTES];
+    const char *rest = data;
+    gptsi_line line;
+    size_t n = 0;
+    uint64_t rank = 0;
     if (!data || !bytes) return gptsi_fail(t->error, GPTS_BAD_FILE, "the file is empty");
     j.at = data; j.end = data + bytes; j.depth = 0;
     if (gptsi_json_is(&j, '{')) return gptsi_load_json(t, data, bytes);
+    line.number = 0;
+    gptsi_line_next(&line, &rest, data + bytes);
+    if (gptsi_rank_line(&line, token, &n, &rank)) {
+        GPTSI_TRY(gptsi_load_ranks(t, data, bytes));
+        return gptsi_keep_file(t, data, bytes);
+    }
     return gptsi_load_merges(t, data, bytes);
 }
 
@@ -5440,6 +5980,166 @@ GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const
 {
     gptsi_tokenizer_start(tokenizer, hooks);
     return gptsi_tokenizer_end(tokenizer, gptsi_load_any(tokenizer, (const char *)data, bytes));
+}
+
+/* A failed load names its file. */
+GPTS_API gpts_status gpts_tokenizer_load(gpts_tokenizer *tokenizer, const char *path, const gpts_hooks *hooks)
+{
+    char *data, sentence[GPTS_ERROR_BYTES];
+    size_t bytes;
+    gpts_status status;
+    gptsi_tokenizer_start(tokenizer, hooks);
+    GPTSI_TRY(gpts_read_file(path, &data, &bytes, hooks, tokenizer->error));
+    status = gpts_tokenizer_load_memory(tokenizer, data, bytes, hooks);
+    gpts_release(hooks, data);
+    if (status == GPTS_OK) return GPTS_OK;
+    memcpy(sentence, tokenizer->error, sizeof sentence);
+    return gptsi_fail(tokenizer->error, status, "'%s': %.190s", gptsi_path_end(path), sentence);
+}
+
+/* The pairs in the order of merging; what to free. */
+static gptsi_merge **gptsi_pairs_sorted(const gpts_tokenizer *t)
+{
+    struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_merge **sorted = GPTSI_NEW(&t->hooks, gptsi_merge *, v->n_pairs + 1);
+    size_t i, n = 0, k;
+    for (i = 0; sorted && i <= v->pairs_mask; i++) if (v->pairs[i].order) {                 /* as a heap, the last on top */
+        for (k = n++; k && sorted[(k - 1) / 2]->order < v->pairs[i].order; k = (k - 1) / 2) sorted[k] = sorted[(k - 1) / 2];
+        sorted[k] = &v->pairs[i];
+    }
+    while (sorted && n > 1) {
+        gptsi_merge *last = sorted[--n];
+        sorted[n] = sorted[0];
+        for (i = 0; (k = 2 * i + 1) < n; i = k) {
+            if (k + 1 < n && sorted[k + 1]->order > sorted[k]->order) k++;
+            if (sorted[k]->order <= last->order) break;
+            sorted[i] = sorted[k];
+        }
+        sorted[i] = last;
+    }
+    return sorted;
+}
+
+/* Ids from a vocab.json: the same tokens and merges, renumbered.  Unchanged if that fails. */
+static gpts_status gptsi_load_ids(gpts_tokenizer *t, const gpts_tokenizer *old, gptsi_merge **merges, gptsi_json j)
+{
+    const struct gpts_vocabulary *o = old->vocabulary;
+    size_t i;
+    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, gptsi_ids_room(gptsi_json_count(j))));
+    t->vocabulary->renumbered = 1;
+    t->vocabulary->whole = o->whole;
+    GPTSI_TRY(gptsi_load_vocab(t, j, 1));
+    GPTSI_TRY(gptsi_bytes_missing(t));
+    GPTSI_TRY(gptsi_pairs_new(t, o->n_pairs));
+    for (i = 0; i < o->n_pairs; i++) {
+        int32_t id[3];
+        int k;
+        for (k = 0; k < 3; k++) {
+            const gptsi_token *token = &o->tokens[k == 0 ? merges[i]->left : k == 1 ? merges[i]->right : merges[i]->merged];
+            id[k] = gptsi_token_find(t->vocabulary, o->bytes + token->begin, token->length);
+            if (id[k] < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "the ids lack a token of merge %llu", (unsigned long long)i + 1);
+        }
+        gptsi_pair_add(t->vocabulary, id[0], id[1], id[2], merges[i]->order);
+    }
+    return GPTS_OK;
+}
+static int gptsi_same_ids(const gpts_tokenizer *a, const gpts_tokenizer *b)
+{
+    const struct gpts_vocabulary *v = a->vocabulary, *w = b->vocabulary;
+    int32_t id;
+    for (id = 0; v->n == w->n && id < v->n; id++)
+        if (v->tokens[id].length != w->tokens[id].length ||
+            memcmp(v->bytes + v->tokens[id].begin, w->bytes + w->tokens[id].begin, v->tokens[id].length)) return 0;
+    return v->n == w->n && a->end_of_text == b->end_of_text;
+}
+GPTS_API gpts_status gpts_tokenizer_load_ids(gpts_tokenizer *tokenizer, const void *json, size_t bytes)
+{
+    gpts_tokenizer t;
+    gptsi_json j, k;
+    gptsi_merge **merges;
+    gpts_status status;
+    int valid;
+    if (!tokenizer->vocabulary || tokenizer->kind != GPTS_TOKENIZER_BPE)
+        return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "ids can be given to a BPE tokenizer only");
+    j.at = (const char *)json; j.end = j.at + (json ? bytes : 0); j.depth = 0;
+    k = j;
+    valid = json && gptsi_json_skip(&k);
+    gptsi_json_space(&k);
+    if (!valid || k.at != j.end)
+        return gptsi_fail(tokenizer->error, GPTS_BAD_FILE, "the ids are not valid JSON near byte %llu", (unsigned long long)(k.at - j.at));
+    gptsi_tokenizer_start(&t, &tokenizer->hooks);
+    merges = gptsi_pairs_sorted(tokenizer);
+    status = merges ? gptsi_load_ids(&t, tokenizer, merges, j) : gptsi_tokenizer_no_memory(&t, tokenizer->vocabulary->n_pairs, sizeof *merges);
+    gptsi_delete(&t.hooks, merges);
+    if (gptsi_tokenizer_end(&t, status) != GPTS_OK) { memcpy(tokenizer->error, t.error, sizeof t.error); return status; }
+    if (gptsi_same_ids(&t, tokenizer)) { gpts_tokenizer_free(&t); return GPTS_OK; }
+    gpts_tokenizer_free(tokenizer);
+    *tokenizer = t;
+    return GPTS_OK;
+}
+
+/* ---- files of tokenizers: saving ---------------------------------------------------------------------
+   Merges as vocab.bpe, bytes and characters as a line of JSON; what came from a .tiktoken or a
+   tokenizer.json is written back as it was.                                                    */
+
+static void gptsi_save_mapped(gptsi_text *text, const struct gpts_vocabulary *v, int32_t id)
+{
+    char out[4];
+    uint32_t i;
+    for (i = 0; i < v->tokens[id].length; i++)
+        gptsi_text_bytes(text, out, gptsi_utf8_put(gptsi_byte_code((unsigned char)v->bytes[v->tokens[id].begin + i]), out));
+}
+static gpts_status gptsi_save_merges(gptsi_text *text, gpts_tokenizer *t)
+{
+    const struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_merge **merges = gptsi_pairs_sorted(t);
+    size_t i;
+    if (!merges) return gptsi_tokenizer_no_memory(t, v->n_pairs, sizeof *merges);
+    gptsi_text_add(text, gptsi_version);
+    if (t->end_of_text < 0) gptsi_text_add(text, gptsi_plain);
+    gptsi_text_add(text, "\n");
+    for (i = 0; i < v->n_pairs; i++) {
+        gptsi_save_mapped(text, v, merges[i]->left);
+        gptsi_text_add(text, " ");
+        gptsi_save_mapped(text, v, merges[i]->right);
+        gptsi_text_add(text, "\n");
+    }
+    gptsi_delete(&t->hooks, merges);
+    return GPTS_OK;
+}
+static void gptsi_save_chars(gptsi_text *text, const struct gpts_vocabulary *v)
+{
+    int32_t id, first = v->n;                                 /* of the invalid bytes, which are last */
+    while (first > 0 && v->tokens[first - 1].length == 1 && (v->bytes[v->tokens[first - 1].begin] & 0x80)) first--;
+    gptsi_text_add(text, "{\"gptstatic\": \"chars\", \"characters\": ");
+    gptsi_text_quoted(text, v->bytes, first < v->n ? v->tokens[first].begin : v->n_bytes);
+    gptsi_text_add(text, ", \"bytes\": [");
+    for (id = first; id < v->n; id++) {
+        if (id > first) gptsi_text_add(text, ", ");
+        gptsi_text_integer(text, (unsigned char)v->bytes[v->tokens[id].begin]);
+    }
+    gptsi_text_add(text, "]}\n");
+}
+
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error);   /* in @@IO */
+
+GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *path)
+{
+    const struct gpts_vocabulary *v = tokenizer->vocabulary;
+    gptsi_text text;
+    gpts_status status = GPTS_OK;
+    if (!v) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
+    if (v->file) return gptsi_replace_file(path, v->file, v->file_bytes, &tokenizer->hooks, tokenizer->error);
+    if (v->renumbered) return gptsi_fail(tokenizer->error, GPTS_UNSUPPORTED, "the ids came from a file of their own: keep it beside the merges");
+    memset(&text, 0, sizeof text);
+    text.hooks = &tokenizer->hooks;
+    if (tokenizer->kind == GPTS_TOKENIZER_BPE) status = gptsi_save_merges(&text, tokenizer);
+    else if (tokenizer->kind == GPTS_TOKENIZER_CHARS) gptsi_save_chars(&text, v);
+    else gptsi_text_add(&text, "{\"gptstatic\": \"bytes\"}\n");
+    if (status == GPTS_OK && text.failed) status = gptsi_tokenizer_no_memory(tokenizer, text.room, 2);
+    if (status == GPTS_OK) status = gptsi_replace_file(path, text.data, text.n, &tokenizer->hooks, tokenizer->error);
+    gptsi_delete(&tokenizer->hooks, text.data);
+    return status;
 }
 
 /* ==============================================================================
