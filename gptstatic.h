@@ -6836,10 +6836,14 @@ static int gptsi_flush(FILE *stream) { return fflush(stream) || _commit(_fileno(
 static int gptsi_rename(const char *from, const char *to) { return MoveFileExA(from, to, 1 | 8) ? 0 : -1; }  /* replace, write through */
 static uint64_t gptsi_process(void) { return 0; }
 #elif defined(__unix__) || defined(__APPLE__)
+#define GPTSI_POSIX
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
-#if defined(__STRICT_ANSI__) && !defined(__cplusplus)
-int (fsync)(int descriptor);                  /* POSIX, hidden by -std=c99 */
+#ifndef __cplusplus
+int (fsync)(int descriptor);                  /* hidden by -std=c99 */
 int (fileno)(FILE *stream);
+int (flock)(int descriptor, int operation);
 #endif
 /* A file that cannot be synced (a pipe) has nothing to lose. */
 static int gptsi_flush(FILE *stream) { return fflush(stream) || (fsync(fileno(stream)) && errno != EINVAL); }
@@ -6852,13 +6856,12 @@ static uint64_t gptsi_process(void) { return 0; }
 #endif
 
 typedef struct gptsi_output {
-    FILE *stream;
+    FILE *stream, *lock;
     const char *path;
-    char *temporary;                          /* path.<16 hex digits>.tmp */
+    char *temporary;
     const gpts_hooks *hooks;
     char *error;
-    int code;                                 /* errno of the first failure, -1: unknown */
-    int failed;
+    int code, failed;                         /* errno of the first failure */
 } gptsi_output;
 
 static void gptsi_output_fail(gptsi_output *out)
@@ -6867,7 +6870,31 @@ static void gptsi_output_fail(gptsi_output *out)
     out->failed = 1;
 }
 
-/* The name is a hash of process, time and place, tried until no such file is there. */
+/* path.saving, held by a lock that ends with its process, so that what a killed save left is
+   taken over by the next one.  After locking the name must still be the file that is locked:
+   another save may just have renamed it. */
+static void gptsi_output_take_over(gptsi_output *out)
+{
+#ifdef GPTSI_POSIX
+    struct stat held, named;
+    int fresh;
+    if (stat(out->temporary, &named) == 0 && (named.st_mode & 0170000) != 0100000) return;      /* no regular file */
+    out->lock = fopen(out->temporary, "ab");
+    if (!out->lock) return;
+    fresh = flock(fileno(out->lock), 2 | 4) == 0 &&           /* LOCK_EX | LOCK_NB */
+            fstat(fileno(out->lock), &held) == 0 && stat(out->temporary, &named) == 0 &&
+            held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+    if (fresh) out->stream = fopen(out->temporary, "wb");
+    if (out->stream) return;
+    fclose(out->lock);
+    out->lock = NULL;
+#else
+    (void)out;
+#endif
+}
+
+/* Where that cannot be had, a name of its own: a hash of process, time and place, tried until
+   no such file is there. */
 static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const gpts_hooks *hooks, char *error)
 {
     size_t room;
@@ -6878,10 +6905,13 @@ static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const
     room = strlen(path) + 32;
     out->temporary = GPTSI_NEW(hooks, char, room);
     if (!out->temporary) return gptsi_no_memory(error, "a file's name", room, 1);
+    snprintf(out->temporary, room, "%s.saving", path);
+    gptsi_output_take_over(out);
+    errno = 0;
     for (n = 0; n < 64 && !out->stream; n++) {
         FILE *there;
         uint64_t hash = gptsi_hash(gptsi_process(), (uint64_t)time(NULL) << 20 ^ (uint64_t)clock(), (uint64_t)(uintptr_t)out->temporary + n);
-        snprintf(out->temporary, room, "%s.%016llx.tmp", path, (unsigned long long)hash);
+        snprintf(out->temporary, room, "%s.%016llx.saving", path, (unsigned long long)hash);
         there = fopen(out->temporary, "rb");
         if (there) { fclose(there); continue; }
         errno = 0;
@@ -6905,6 +6935,7 @@ static gpts_status gptsi_output_end(gptsi_output *out, gpts_status status)
     if (fclose(out->stream)) gptsi_output_fail(out);
     if (status == GPTS_OK && !out->failed && gptsi_rename(out->temporary, out->path)) gptsi_output_fail(out);
     if (status != GPTS_OK || out->failed) remove(out->temporary);
+    if (out->lock) fclose(out->lock);
     gptsi_delete(out->hooks, out->temporary);
     if (status == GPTS_OK && out->failed)
         return gptsi_fail(out->error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(out->path), gptsi_errno_text(out->code));

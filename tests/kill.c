@@ -17,7 +17,7 @@
 #include "test.h"
 #include "models.h"
 
-#define FOLDER "build/tests/kill"
+#define FOLDER "build/tests/killed"
 #define TARGET FOLDER "/model.safetensors"
 
 static const model_case kept =

@@ -91,9 +91,9 @@ static gpts_status case_load_static(gpts_model *m, const model_case *c, const gp
             if (t->kind == GPTS_P_ATTN_B) rows = (2 * U + K) * D;
             if (t->kind == GPTS_P_ATTN_PROJ_W) rows = K * D;
         }
-        x = OWN(gpts_real, rows * (columns ? columns : 1));
+        x = OWN(gpts_real, rows * columns);
         snprintf(names[n], sizeof names[n], "%s", t->name);
-        ENTRY(GPTS_F32, x, columns ? 2 : 1, rows, columns);
+        ENTRY(GPTS_F32, x, t->rank, rows, columns);
     }
     for (l = 0; l < c->L && l < 3; l++) {
         size_t nf = (size_t)bits(c->fixed[l]), np = (size_t)bits(c->pruned[l]);
