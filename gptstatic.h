@@ -495,6 +495,102 @@ GPTS_API gpts_status gpts_approximator_install(gpts_model *model, gpts_trainer *
 
 /* ---- static heads: calibrate, select, fit, replace ------------------------------------------ */
 
+/* What N sequences say of every live head, O(T) numbers a head.  A row that is not there
+   (a static, pruned or approximated head) has variance below 0.  Set keep_mean before for
+   pictures: the mean patterns themselves, T x T a head.                                     */
+typedef struct gpts_calibration {
+    size_t L, H, T, n_sequences;
+    int keep_mean;
+    double *column, *diagonal;                /* [L,H,T] masses of the mean pattern by key and by distance (C1) */
+    double *information;                      /* [L,H] sum over i, j of M ln M, M the mean pattern (C1) */
+    double *variance, *divergence, *output;   /* [L,H] (S1) (S2) (S3)                      */
+    gpts_real *mean;                          /* [L,H,T,T], or NULL                        */
+    int32_t *tokens;                          /* [n_sequences,T] a copy, for (S4) and (S5) */
+    gpts_hooks hooks;
+    char error[GPTS_ERROR_BYTES];
+} gpts_calibration;
+
+/* Runs the model without dropout; weights, trainer and random numbers stay as they are. */
+GPTS_API gpts_status gpts_calibrate(gpts_calibration *calibration, gpts_model *model, const int32_t *tokens,
+                                    size_t n_sequences, size_t T);
+GPTS_API void gpts_calibration_free(gpts_calibration *calibration);
+
+/* The pattern (P1) nearest to a mean pattern, by its masses alone. */
+typedef struct gpts_pattern_fit {
+    size_t S, W, R;                           /* exact form: W = S, R = 0                  */
+    double *alpha, *rho;                      /* [S]                                       */
+    double *coef, *decay;                     /* [R] (P3)                                  */
+    double divergence;                        /* nats a row of the mean pattern from this  */
+    double exact;                             /* the same, of the exact form               */
+    double bound;                             /* `exact` is so near its least value (F4)   */
+    double gap, worst_gap;                    /* rows of the linear form from the exact form: mean and worst */
+    double mass_error;                        /* largest relative error of a mass, exact form */
+    size_t steps;                             /* Newton steps, both forms                  */
+    gpts_hooks hooks;
+    char error[GPTS_ERROR_BYTES];
+} gpts_pattern_fit;
+/* tolerance: the largest gap (0: exact form only); near, terms: the most W and R to try
+   (0: max(64, S/16) and 16).  Errors: NO_MEMORY, BAD_ARGUMENT (masses that are no pattern's). */
+GPTS_API gpts_status gpts_pattern_fit_make(gpts_pattern_fit *fit, const double *column, const double *diagonal, double information,
+                                           size_t S, double tolerance, size_t near, size_t terms, const gpts_hooks *hooks);
+GPTS_API void gpts_pattern_fit_free(gpts_pattern_fit *fit);
+
+typedef enum gpts_selector {                  /* which heads: those of the least ...       */
+    GPTS_SELECT_VARIANCE = 0,                 /* variance of the pattern, the authors' way (S1) */
+    GPTS_SELECT_DIVERGENCE = 1,               /* divergence of the pattern from its mean (S2) */
+    GPTS_SELECT_OUTPUT = 2,                   /* squared change of the sublayer's output (S3) */
+    GPTS_SELECT_LOSS = 3,                     /* loss on the calibration's tokens with that one head swapped (S4) */
+    GPTS_SELECT_GATE_TAYLOR = 4,              /* |d loss / d gate|, layers normalised (S5)  */
+    GPTS_SELECT_RANDOM = 5,                   /* any, as many of each layer as by variance  */
+    GPTS_SELECT_LIST = 6                      /* the first that fit, of a given order       */
+} gpts_selector;
+
+typedef enum gpts_replacement {               /* what takes their place                     */
+    GPTS_REPLACE_LINEAR = 0,                  /* the fitted pattern, in linear form where the gap allows */
+    GPTS_REPLACE_EXACT = 1,                   /* the fitted pattern in exact form           */
+    GPTS_REPLACE_UNIFORM = 2,                 /* control: the running mean                  */
+    GPTS_REPLACE_PRUNE = 3                    /* control: nothing; values go too            */
+} gpts_replacement;
+
+typedef struct gpts_freeze_options {
+    double share;                             /* of all heads of the model; heads = round(share L H) */
+    size_t heads;                             /* or this many, if not 0                     */
+    gpts_selector selector;
+    gpts_replacement replacement;
+    double gate;                              /* nats a row between mean and fit that a head may have; below 0: any */
+    double tolerance;                         /* gap of the linear form, nats a row          */
+    size_t near, terms;                       /* limits of W and R; 0: max(64, S/16), 16     */
+    const int32_t *list; size_t n_list;       /* l * n_head + h, best first                  */
+    uint64_t seed;                            /* of GPTS_SELECT_RANDOM                       */
+    int train_patterns;                       /* alpha and rho (coefficients, decays) go on training */
+} gpts_freeze_options;
+/* 25 %, variance, linear, gate 0.2, tolerance 0.001. */
+GPTS_API gpts_freeze_options gpts_freeze_options_default(void);
+
+typedef struct gpts_frozen_head {
+    int32_t layer, head;
+    double score;                             /* the selector's                              */
+    size_t W, R;                              /* R = 0: exact form                           */
+    double divergence, gap, worst_gap, mass_error;            /* as in gpts_pattern_fit      */
+} gpts_frozen_head;
+typedef struct gpts_freeze_report {
+    size_t wanted, n, linear, exact, refused; /* frozen (or pruned): n; beyond the gate: refused */
+    gpts_frozen_head *heads;                  /* [n] in the order of selection               */
+    gpts_hooks hooks;
+} gpts_freeze_report;
+GPTS_API void gpts_freeze_report_free(gpts_freeze_report *report);
+
+/* The selector's score of every head, [L,H] =; below in score is earlier in order; NaN: not a
+   candidate.  RANDOM and LIST give their order as the score.                                  */
+GPTS_API gpts_status gpts_select(gpts_calibration *calibration, gpts_model *model, const gpts_freeze_options *options, double *score);
+
+/* Select, fit, replace.  Columns of Q and K leave the model, and with them their moments in
+   `trainer` (may be NULL); everything else of the run goes on untouched.  `report` may be
+   NULL.  Fewer heads than wanted is not an error: the report says how many.  On an error
+   nothing has changed; the sentence is in model->error.                                       */
+GPTS_API gpts_status gpts_freeze(gpts_model *model, gpts_trainer *trainer, gpts_calibration *calibration,
+                                 const gpts_freeze_options *options, gpts_freeze_report *report);
+
 /* ---- inference -------------------------------------------------------------------------- */
 
 typedef struct gpts_session {
