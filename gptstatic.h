@@ -5641,7 +5641,7 @@ static gpts_status gptsi_load_own(gpts_tokenizer *t, gptsi_json j)
     char key[16];
     size_t n;
     unsigned char *seen;
-    int fine;
+    int fine, any = 0;
     gpts_status status;
     fine = gptsi_json_take(&j, '{') && gptsi_json_string(&j, key, sizeof key - 1, &n) && gptsi_json_take(&j, ':') &&
            gptsi_json_string(&j, key, sizeof key - 1, &n);
@@ -5651,19 +5651,19 @@ static gpts_status gptsi_load_own(gpts_tokenizer *t, gptsi_json j)
     if (!seen) return gptsi_tokenizer_no_memory(t, GPTSI_SEEN / 8, 1);
     fine = gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) && !strcmp(key, "characters") &&
            gptsi_json_take(&j, ':') && gptsi_json_take(&j, '"');
-    while (fine && j.at < j.end && *j.at != '"') {
+    for (; fine && j.at < j.end && *j.at != '"'; any = 1) {
         uint32_t code = 0;
         fine = gptsi_json_character(&j, &code);
         seen[code / 8] = (unsigned char)(seen[code / 8] | 1u << code % 8);
     }
     fine = fine && gptsi_json_take(&j, '"') && gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) &&
            !strcmp(key, "bytes") && gptsi_json_take(&j, ':') && gptsi_json_take(&j, '[');
-    while (fine && !gptsi_json_is(&j, ']')) {
+    for (; fine && !gptsi_json_is(&j, ']'); any = 1) {
         uint64_t byte = 0;
         fine = gptsi_json_u64(&j, &byte) && byte >= 0x80 && byte <= 0xFF && (gptsi_json_take(&j, ',') || gptsi_json_is(&j, ']'));
         if (fine) seen[(GPTSI_UNICODE + byte) / 8] = (unsigned char)(seen[(GPTSI_UNICODE + byte) / 8] | 1u << byte % 8);
     }
-    fine = fine && gptsi_json_take(&j, ']') && gptsi_json_take(&j, '}');
+    fine = fine && any && gptsi_json_take(&j, ']') && gptsi_json_take(&j, '}');
     status = fine ? gptsi_make_chars(t, seen) : gptsi_fail(t->error, GPTS_BAD_FILE, "the list of characters is not valid");
     gptsi_delete(&t->hooks, seen);
     return status;
@@ -6043,8 +6043,8 @@ static gpts_status gptsi_load_json(gpts_tokenizer *t, const char *data, size_t b
     gptsi_json_space(&k);
     if (k.at != k.end)
         return gptsi_fail(t->error, GPTS_BAD_FILE, "something follows the JSON at byte %llu", (unsigned long long)(k.at - data));
-    if (gptsi_json_find(j, "gptstatic", &k)) return gptsi_load_own(t, j);
-    if (!gptsi_json_find(j, "model", &model))
+    if (gptsi_json_find(j, "gptstatic", &k) && gptsi_json_is(&k, '"')) return gptsi_load_own(t, j);
+    if (!gptsi_json_find(j, "model", &model) || !gptsi_json_is(&model, '{'))
         return gptsi_fail(t->error, GPTS_BAD_FILE, "a JSON file without a model: a list of ids goes with its merges, to gpts_tokenizer_load_ids");
     if (gptsi_json_says(model, "type", "WordPiece")) GPTSI_TRY(gptsi_load_wordpiece(t, j, model));
     else if (gptsi_json_says(model, "type", "BPE") || gptsi_json_find(model, "merges", &k)) GPTSI_TRY(gptsi_load_bpe(t, j, model));
