@@ -3704,7 +3704,10 @@ static gpts_status gptsi_approx_run_make(gptsi_approx_run *run, gpts_approximato
     run->z = GPTSI_NEW(&a->hooks, gpts_real, gptsi_mul(n, each));
     if (!run->z) return gptsi_no_memory(a->error, "the approximator's rows", gptsi_mul(n, each), sizeof(gpts_real));
     run->pre = run->z + n * kC; run->act = run->pre + n * h; run->dact = run->act + n * h; run->out = run->dact + n * h; run->g = run->out + n * a->C;
-    return gptsi_cpu_init(&run->cpu, &a->hooks, a->error);
+    if (gptsi_cpu_init(&run->cpu, &a->hooks, a->error) == GPTS_OK) return GPTS_OK;
+    gptsi_delete(&a->hooks, run->z);              /* the failed CPU has forgotten its hooks */
+    run->z = NULL;
+    return GPTS_NO_MEMORY;
 }
 
 /* z row i = the window that ends at recorded row `row` */
