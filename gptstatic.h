@@ -951,6 +951,9 @@ static void gptsi_parallel(const gpts_hooks *hooks, size_t workers, size_t n, gp
    rows_mul  y[j] += sum_k a[k] b[k,j]                 in the order of k
    exp_row   y = exp(x - shift), returns the sum of y   error: see gptsi_exp below
    maximum   -infinity for n = 0; NaN is not seen
+   softmax   one step of a running softmax down the columns of s [n, columns], columns in
+             whole vectors: m' = max(m, s), s = exp(s - m'), f = exp(m - m'), l = f l + sum s
+   cells     p = exp(p - lse), ds = p (ds - delta)
    gelu      y = g(x), or y = dy g'(x) if dy
    adamw     (O2); f = { gscale, 1 - rate decay, beta1, 1 - beta1, beta2, 1 - beta2,
              rate / (1 - beta1^step), 1 / sqrt(1 - beta2^step), epsilon }                 */
@@ -964,6 +967,8 @@ typedef struct gptsi_kernels {
     gpts_real (*sum)(const gpts_real *x, size_t n);
     gpts_real (*maximum)(const gpts_real *x, size_t n);
     gpts_real (*exp_row)(gpts_real *y, const gpts_real *x, size_t n, gpts_real shift);
+    void (*softmax)(gpts_real *s, size_t ld, size_t n, size_t columns, gpts_real *m, gpts_real *l, gpts_real *f);
+    void (*cells)(gpts_real *p, gpts_real *ds, size_t n, gpts_real lse, gpts_real delta);
     void (*gelu)(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n);
     void (*adamw)(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n, const gpts_real *f);
 } gptsi_kernels;
@@ -1015,9 +1020,12 @@ static const gpts_real gptsi_zeros[GPTSI_TILE_CELLS] = { 0 };
 
 #ifdef GPTSI_VECTORS
 #define GPTSI_INLINE static inline __attribute__((always_inline))
-typedef gpts_real gptsi_pair __attribute__((vector_size(2 * sizeof(gpts_real))));
-typedef __typeof__((*(gptsi_pair *)0 == *(gptsi_pair *)0)[0]) gptsi_bits;      /* an integer as wide as a real */
-#define GPTSI_ROOT_GUESS ((gptsi_bits)(GPTSI_FLOAT ? 0x5F3759DF : 0x5FE6EB50C7B537A9))
+#define GPTSI_WORD_float uint32_t                             /* an integer as wide as a real */
+#define GPTSI_WORD_double uint64_t
+#define GPTSI_WORD_OF(real) GPTSI_WORD_##real
+#define GPTSI_WORD(real) GPTSI_WORD_OF(real)
+typedef GPTSI_WORD(GPTS_REAL) gptsi_word;
+#define GPTSI_ROOT_GUESS ((gptsi_word)(GPTSI_FLOAT ? 0x5F3759DFu : 0x5FE6EB50C7B537A9u))
 
 #define GPTSI_TILE(isa, ROWS, W, attribute)                                                  \
 attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t as,         \
@@ -1047,6 +1055,7 @@ attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t
 typedef gpts_real gptsi_v_##isa __attribute__((vector_size(BYTES)));                         \
 typedef gpts_real gptsi_u_##isa __attribute__((vector_size(BYTES), aligned(sizeof(gpts_real)), may_alias)); \
 typedef __typeof__(*(gptsi_v_##isa *)0 == *(gptsi_v_##isa *)0) gptsi_i_##isa;                \
+typedef gptsi_word gptsi_w_##isa __attribute__((vector_size(BYTES)));                        \
 enum { GPTSI_L_##isa = BYTES / (int)sizeof(gpts_real) };                                     \
 GPTSI_TILE(isa, ROWS, 1, attribute)                                                          \
 GPTSI_TILE(isa, ROWS, 2, attribute)                                                          \
@@ -1095,7 +1104,7 @@ attribute GPTSI_INLINE gptsi_v_##isa gptsi_exp_##isa(gptsi_v_##isa x)           
     y = y * r + (gpts_real)0.5;                                                              \
     y = y * r + (gpts_real)1;                                                                \
     y = y * r + (gpts_real)1;                                                                \
-    y = (gptsi_v_##isa)((gptsi_i_##isa)y + ((gptsi_i_##isa)t << (GPTSI_FLOAT ? 23 : 52)));   \
+    y = (gptsi_v_##isa)((gptsi_w_##isa)y + ((gptsi_w_##isa)t << (GPTSI_FLOAT ? 23 : 52)));   \
     return (gptsi_v_##isa)(((gptsi_i_##isa)y & good) | ((gptsi_i_##isa)huge & (x >= GPTSI_EXP_HIGH)) \
                            | ((gptsi_i_##isa)x & (x != x)));                                 \
 }                                                                                            \
@@ -1164,6 +1173,38 @@ attribute static gpts_real gptsi_exp_row_##isa(gpts_real *y, const gpts_real *x,
     }                                                                                        \
     return gptsi_lanes_##isa(r) + rest;                                                      \
 }                                                                                            \
+attribute static void gptsi_softmax_##isa(gpts_real *s, size_t ld, size_t n, size_t columns, gpts_real *m, gpts_real *l, gpts_real *f) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    size_t c, i;                                                                             \
+    for (c = 0; c < columns; c += GPTSI_L_##isa) {                                           \
+        gptsi_v_##isa was = *(gptsi_u_##isa *)(m + c), top = was, sum = { 0 }, v;            \
+        for (i = 0; i < n; i++) {                                                            \
+            gptsi_i_##isa above;                                                             \
+            v = *(gptsi_u_##isa *)(s + i * ld + c);                                          \
+            above = v > top;                                                                 \
+            top = (gptsi_v_##isa)(((gptsi_i_##isa)v & above) | ((gptsi_i_##isa)top & ~above)); \
+        }                                                                                    \
+        for (i = 0; i < n; i++) {                                                            \
+            v = gptsi_exp_##isa(*(gptsi_u_##isa *)(s + i * ld + c) - top);                   \
+            *(gptsi_u_##isa *)(s + i * ld + c) = v;                                          \
+            sum += v;                                                                        \
+        }                                                                                    \
+        was = gptsi_exp_##isa(was - top);                                                    \
+        *(gptsi_u_##isa *)(f + c) = was;                                                     \
+        *(gptsi_u_##isa *)(m + c) = top;                                                     \
+        *(gptsi_u_##isa *)(l + c) = *(gptsi_u_##isa *)(l + c) * was + sum;                   \
+    }                                                                                        \
+}                                                                                            \
+attribute static void gptsi_cells_##isa(gpts_real *p, gpts_real *ds, size_t n, gpts_real lse, gpts_real delta) \
+{                                                                                            \
+    size_t i;                                                                                \
+    for (i = 0; i < n; i += GPTSI_L_##isa) {                                                 \
+        gptsi_v_##isa e = gptsi_exp_##isa(gptsi_load_##isa(p + i, n - i) - lse);             \
+        gptsi_store_##isa(p + i, n - i, e);                                                  \
+        gptsi_store_##isa(ds + i, n - i, e * (gptsi_load_##isa(ds + i, n - i) - delta));     \
+    }                                                                                        \
+}                                                                                            \
 attribute static void gptsi_gelu_##isa(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n) \
 {                                                                                            \
     GPTSI_CONTRACT                                                                           \
@@ -1191,7 +1232,7 @@ attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m
         gptsi_v_##isa a = gptsi_load_##isa(m + i, left), b = gptsi_load_##isa(v + i, left);  \
         a = f[2] * a + f[3] * d;                                                             \
         b = f[4] * b + f[5] * d * d;                                                         \
-        y = (gptsi_v_##isa)(GPTSI_ROOT_GUESS - ((gptsi_i_##isa)b >> 1));                     \
+        y = (gptsi_v_##isa)(GPTSI_ROOT_GUESS - ((gptsi_w_##isa)b >> 1));                     \
         for (k = 0; k < (GPTSI_FLOAT ? 3 : 4); k++) y = y * ((gpts_real)1.5 - (gpts_real)0.5 * b * y * y); \
         s = b * y;                                                                           \
         s = s + (gpts_real)0.5 * y * (b - s * s);                                            \
@@ -1207,6 +1248,7 @@ static void gptsi_kernels_##isa(gptsi_kernels *q)                               
     q->tile[0] = gptsi_tile1_##isa; q->tile[1] = gptsi_tile2_##isa; q->tile[2] = gptsi_tile3_##isa; \
     q->rows_mul = gptsi_rows_mul_##isa; q->dot = gptsi_dot_##isa; q->sum = gptsi_sum_##isa;  \
     q->maximum = gptsi_maximum_##isa; q->exp_row = gptsi_exp_row_##isa;                      \
+    q->softmax = gptsi_softmax_##isa; q->cells = gptsi_cells_##isa;                          \
     q->gelu = gptsi_gelu_##isa; q->adamw = gptsi_adamw_##isa;                                \
 }
 
@@ -1271,6 +1313,23 @@ static gpts_real gptsi_exp_row_base(gpts_real *y, const gpts_real *x, size_t n, 
     for (i = 0; i < n; i++) s += y[i] = (gpts_real)exp((double)(x[i] - shift));
     return s;
 }
+static void gptsi_softmax_base(gpts_real *s, size_t ld, size_t n, size_t columns, gpts_real *m, gpts_real *l, gpts_real *f)
+{
+    size_t c, i;
+    for (c = 0; c < columns; c++) {
+        gpts_real top = m[c], sum = 0;
+        for (i = 0; i < n; i++) if (s[i * ld + c] > top) top = s[i * ld + c];
+        for (i = 0; i < n; i++) sum += s[i * ld + c] = (gpts_real)exp((double)(s[i * ld + c] - top));
+        f[c] = (gpts_real)exp((double)(m[c] - top));
+        m[c] = top;
+        l[c] = l[c] * f[c] + sum;
+    }
+}
+static void gptsi_cells_base(gpts_real *p, gpts_real *ds, size_t n, gpts_real lse, gpts_real delta)
+{
+    size_t i;
+    for (i = 0; i < n; i++) { p[i] = (gpts_real)exp((double)(p[i] - lse)); ds[i] = p[i] * (ds[i] - delta); }
+}
 static void gptsi_gelu_base(gpts_real *y, const gpts_real *x, const gpts_real *dy, size_t n)
 {
     size_t i;
@@ -1296,6 +1355,7 @@ static void gptsi_kernels_base(gptsi_kernels *q)
     q->tile[0] = gptsi_tile1_base; q->tile[1] = gptsi_tile2_base; q->tile[2] = gptsi_tile3_base;
     q->rows_mul = gptsi_rows_mul_base; q->dot = gptsi_dot_base; q->sum = gptsi_sum_base;
     q->maximum = gptsi_maximum_base; q->exp_row = gptsi_exp_row_base;
+    q->softmax = gptsi_softmax_base; q->cells = gptsi_cells_base;
     q->gelu = gptsi_gelu_base; q->adamw = gptsi_adamw_base;
 }
 #endif
@@ -1518,6 +1578,7 @@ static gpts_status gptsi_cpu_allocate(void *device, size_t bytes, void **memory)
 static void gptsi_cpu_release(void *device, void *memory) { gptsi_delete(&((gptsi_cpu *)device)->hooks, memory); }
 static void gptsi_cpu_upload(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
 static void gptsi_cpu_download(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
+static void gptsi_cpu_copy(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memmove(to, from, bytes); }
 static void gptsi_cpu_zero(void *device, void *memory, size_t bytes) { (void)device; if (bytes) memset(memory, 0, bytes); }
 static gpts_status gptsi_cpu_status(void *device, char *error)
 {
@@ -1978,7 +2039,277 @@ static void gptsi_cpu_adamw(void *device, gpts_real *p, gpts_real *g, gpts_real 
    @@ATTENTION  one live head, then many
    ============================================================================== */
 
-/* (ATTENTION goes here) */
+/* (R1) q, k rotated in place: for d < D/2, position p counted from first[b],
+        (x[d], x[d + D/2]) -> (x[d] cos a - x[d + D/2] sin a,  x[d + D/2] cos a + x[d] sin a),
+        a = p theta^(-2 d / D)                       ("half-split"; angles in double; D even)
+   (R2) of (R1): the same with -a on dq, dk: the transpose of a rotation.
+   Cost: D/2 sines per position, 3 D per head.  tests/attention.c: rotary_R1_R2.
+   Su et al., RoFormer 2021, section 3.2.2 (pairs there are neighbours).                    */
+typedef struct gptsi_rotation {
+    gptsi_cpu *cpu;
+    gpts_real *x;
+    const int32_t *first, *length, *position;                 /* position: decoding, T = 1 */
+    size_t T, ld, heads, D;
+    double theta, sign;
+} gptsi_rotation;
+static void gptsi_rotate_rows(void *arg, size_t begin, size_t end, size_t worker)
+{
+    const gptsi_rotation *r = (const gptsi_rotation *)arg;
+    size_t half = r->D / 2, n, h, d;
+    double *frequency = (double *)(void *)r->cpu->scratch[worker];
+    gpts_real *c = (gpts_real *)(void *)(frequency + half), *s = c + half;
+    for (d = 0; d < half; d++) frequency[d] = pow(r->theta, -2.0 * (double)d / (double)r->D);
+    for (n = begin; n < end; n++) {
+        size_t b = n / r->T, t = n % r->T, start = r->first ? (size_t)r->first[b] : 0;
+        size_t stop = r->length ? start + (size_t)r->length[b] : r->T;
+        gpts_real *x = r->x + n * r->ld;
+        if (r->position ? r->position[b] < 0 : t < start || t >= stop) continue;
+        for (d = 0; d < half; d++) {
+            double a = (r->position ? (double)r->position[b] : (double)(t - start)) * frequency[d];
+            c[d] = (gpts_real)cos(a);
+            s[d] = (gpts_real)(r->sign * sin(a));
+        }
+        for (h = 0; h < r->heads; h++, x += r->D)
+            for (d = 0; d < half; d++) {
+                gpts_real x0 = x[d], x1 = x[d + half];
+                x[d] = x0 * c[d] - x1 * s[d];
+                x[d + half] = x1 * c[d] + x0 * s[d];
+            }
+    }
+}
+static void gptsi_rotate(gptsi_cpu *cpu, const gpts_heads *heads, gpts_real *qkv, const int32_t *first, const int32_t *length,
+                         const int32_t *position, size_t B, size_t T, double theta, double sign)
+{
+    gptsi_rotation r;
+    if (!(theta > 0) || heads->U == 0 || heads->D < 2) return;
+    r.cpu = cpu; r.x = qkv; r.first = first; r.length = length; r.position = position; r.T = T;
+    r.ld = (2 * heads->U + heads->K) * heads->D; r.heads = 2 * heads->U; r.D = heads->D; r.theta = theta; r.sign = sign;
+    gptsi_parallel(&cpu->hooks, B * T < 4 ? 1 : cpu->workers, B * T, gptsi_rotate_rows, &r);
+}
+
+/* One live head of one row of the batch.  Positions 0 .. T-1 are the row's interval. */
+typedef struct gptsi_head {
+    const gptsi_kernels *kernels;
+    const gpts_real *q, *k, *v, *y, *dy, *lse;                /* strides ld; y, dy: ldy */
+    gpts_real *dq, *dk, *dv;                                  /* stride ld */
+    size_t ld, ldy, T, D, padded;                             /* padded: D in whole vectors */
+    gpts_real scale;
+} gptsi_head;
+enum { GPTSI_QUERIES = 96, GPTSI_KEYS = 96 };                 /* multiples of every tile's sides */
+
+static size_t gptsi_whole(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+/* out: panels of `rows` rows of x, each [D,rows]; what a tile reads as its first operand */
+static void gptsi_pack_rows(const gptsi_head *h, gpts_real *out, const gpts_real *x, size_t ld, size_t n)
+{
+    size_t i, rows = h->kernels->rows;
+    for (i = 0; i < n; i += rows) gptsi_pack(out + i * h->D, rows, x + i * ld, ld, gptsi_min(rows, n - i), h->D, 1);
+}
+static void gptsi_scale(gpts_real *x, size_t n, gpts_real scale)
+{
+    size_t i;
+    for (i = 0; i < n; i++) x[i] *= scale;
+}
+/* c[m,n] = add + a b over whole tiles; a is packed in panels (as = rows) or read at stride as */
+static void gptsi_tiles(const gptsi_kernels *q, size_t m, size_t n, size_t K, const gpts_real *a, size_t as, size_t panel,
+                        const gpts_real *b, size_t bs, gpts_real *c, size_t cs, int accumulate)
+{
+    size_t i, j, W;
+    for (i = 0; i < m; i += q->rows)
+        for (j = 0; j < n; j += W * q->lanes) {
+            gpts_real *at = c + i * cs + j;
+            W = gptsi_panel(q, n - j);
+            q->tile[W - 1](K, a + i * panel, as, b + j, bs, at, cs, accumulate ? at : gptsi_zeros, accumulate ? cs : 0);
+        }
+}
+
+/* (A1) score[i,j] = scale q[i].k[j], j <= i;  lse[i] = ln sum_j exp score[i,j];
+        y[i,d] = sum_j exp(score[i,j] - lse[i]) v[j,d]
+   for queries i0 .. i0+n-1, streaming over blocks of keys: with the running maximum m and
+   sum l of each query, y's partial sums are rescaled by exp(m - m') as m grows to m'.
+   q, k, v [T,D]; y [T,D] =, lse [T] =.  Cost 2 T^2 D for all queries; memory constant.
+   Blocks of scores are kept as [key, query]: the maximum and the sum run down the columns,
+   and a tile of y reads the weights where they are.
+   tests/attention.c: forward_A1, extreme_scores_A1.  Milakov, Gimelshein 2018 (running
+   softmax); Dao, FlashAttention-2, 2023, algorithm 1.                                      */
+static void gptsi_head_forward(const gptsi_head *h, size_t i0, size_t n, gpts_real *y, gpts_real *lse, unsigned char *scratch)
+{
+    const gptsi_kernels *q = h->kernels;
+    size_t D = h->D, P = h->padded, nq = gptsi_whole(n, gptsi_max(q->lanes, q->rows)), j0, nk, j, i, d;
+    gpts_real *qt = (gpts_real *)(void *)scratch, *k = qt + D * GPTSI_QUERIES, *v = k + GPTSI_KEYS * D;
+    gpts_real *s = v + GPTSI_KEYS * P, *o = s + GPTSI_KEYS * GPTSI_QUERIES, *m = o + GPTSI_QUERIES * P;
+    gpts_real *l = m + GPTSI_QUERIES, *f = l + GPTSI_QUERIES;
+    gptsi_pack(qt, GPTSI_QUERIES, h->q + i0 * h->ld, h->ld, n, D, 1);
+    gptsi_scale(qt, D * GPTSI_QUERIES, h->scale);
+    memset(o, 0, GPTSI_QUERIES * P * sizeof *o);
+    for (i = 0; i < nq; i++) { m[i] = (gpts_real)-HUGE_VAL; l[i] = 0; }
+    for (j0 = 0; j0 < i0 + n; j0 += nk) {
+        nk = gptsi_min(GPTSI_KEYS, i0 + n - j0);
+        gptsi_pack_rows(h, k, h->k + j0 * h->ld, h->ld, nk);
+        gptsi_pack(v, P, h->v + j0 * h->ld, h->ld, D, nk, 0);
+        gptsi_tiles(q, nk, nq, D, k, q->rows, D, qt, GPTSI_QUERIES, s, GPTSI_QUERIES, 0);
+        for (j = 0; j < nk; j++)                              /* keys after the query */
+            for (i = 0; i < n && i0 + i < j0 + j; i++) s[j * GPTSI_QUERIES + i] = (gpts_real)-HUGE_VAL;
+        q->softmax(s, GPTSI_QUERIES, nk, nq, m, l, f);
+        for (i = 0; i < n && j0; i++) if (!(f[i] >= 1)) gptsi_scale(o + i * P, P, f[i]);
+        gptsi_tiles(q, n, P, nk, s, GPTSI_QUERIES, 1, v, P, o, P, 1);
+    }
+    for (i = 0; i < n; i++) {
+        gpts_real scale = 1 / l[i];
+        for (d = 0; d < D; d++) y[(i0 + i) * h->ldy + d] = o[i * P + d] * scale;
+        lse[i0 + i] = (gpts_real)((double)m[i] + log((double)l[i]));
+    }
+}
+
+/* (A2) of (A1), with p[i,j] = exp(score[i,j] - lse[i]) and delta[i] = sum_d dy[i,d] y[i,d]:
+        dv[j] = sum_{i>=j} p[i,j] dy[i],      ds[i,j] = p[i,j] (dy[i].v[j] - delta[i]),
+        dk[j] = sum_{i>=j} ds[i,j] scale q[i],  dq[i] = sum_{j<=i} ds[i,j] scale k[j]
+   dq, dk, dv [T,D] =.  p and ds are made again block by block, [query, key].  A worker that
+   owns the head goes once over the blocks (cost 5 T^2 D); when heads are fewer than workers
+   it goes by blocks of keys for dk, dv and again by blocks of queries for dq (7 T^2 D).
+   Either way dq[i] receives the blocks of keys in ascending order: the same bits.
+   tests/attention.c: backward_A2, bits_for_any_number_of_threads.  Dao 2023, algorithm 2.  */
+typedef struct gptsi_blocks {
+    gpts_real *qa, *qb, *ga, *gb;                             /* queries, dy: as first and as second operand */
+    gpts_real *kt, *vt, *kb;                                  /* keys and values [D,keys]; scale k [keys,P] */
+    gpts_real *p, *ds, *dst, *dk, *dv, *delta;
+} gptsi_blocks;
+static size_t gptsi_blocks_of(const gptsi_head *h, unsigned char *scratch, gptsi_blocks *x)
+{
+    size_t qp = GPTSI_QUERIES * h->padded, kp = GPTSI_KEYS * h->padded, cells = (size_t)GPTSI_QUERIES * GPTSI_KEYS;
+    x->qa = (gpts_real *)(void *)scratch; x->qb = x->qa + qp; x->ga = x->qb + qp; x->gb = x->ga + qp;
+    x->kt = x->gb + qp; x->vt = x->kt + kp; x->kb = x->vt + kp;
+    x->p = x->kb + kp; x->ds = x->p + cells; x->dst = x->ds + cells;
+    x->dk = x->dst + cells; x->dv = x->dk + kp; x->delta = x->dv + kp;
+    return (4 * qp + 5 * kp + 3 * cells + GPTSI_QUERIES) * sizeof(gpts_real);
+}
+static void gptsi_pack_queries(const gptsi_head *h, const gptsi_blocks *x, size_t i0, size_t n)
+{
+    size_t i, P = h->padded;
+    const gpts_real *q = h->q + i0 * h->ld, *dy = h->dy + i0 * h->ldy, *y = h->y + i0 * h->ldy;
+    gptsi_pack_rows(h, x->qa, q, h->ld, n);
+    gptsi_scale(x->qa, gptsi_whole(n, h->kernels->rows) * h->D, h->scale);
+    gptsi_pack(x->qb, P, q, h->ld, h->D, n, 0);
+    gptsi_scale(x->qb, n * P, h->scale);
+    gptsi_pack_rows(h, x->ga, dy, h->ldy, n);
+    gptsi_pack(x->gb, P, dy, h->ldy, h->D, n, 0);
+    for (i = 0; i < n; i++) x->delta[i] = h->kernels->dot(dy + i * h->ldy, y + i * h->ldy, h->D);
+}
+static void gptsi_pack_keys(const gptsi_head *h, const gptsi_blocks *x, size_t j0, size_t n)
+{
+    gptsi_pack(x->kt, GPTSI_KEYS, h->k + j0 * h->ld, h->ld, n, h->D, 1);
+    gptsi_pack(x->vt, GPTSI_KEYS, h->v + j0 * h->ld, h->ld, n, h->D, 1);
+    gptsi_pack(x->kb, h->padded, h->k + j0 * h->ld, h->ld, h->D, n, 0);
+    gptsi_scale(x->kb, n * h->padded, h->scale);
+}
+static void gptsi_head_cells(const gptsi_head *h, const gptsi_blocks *x, size_t i0, size_t nq, size_t j0, size_t nk)
+{
+    const gptsi_kernels *q = h->kernels;
+    size_t i, whole = gptsi_whole(nk, gptsi_max(q->lanes, q->rows));
+    gptsi_tiles(q, nq, whole, h->D, x->qa, q->rows, h->D, x->kt, GPTSI_KEYS, x->p, GPTSI_KEYS, 0);
+    gptsi_tiles(q, nq, whole, h->D, x->ga, q->rows, h->D, x->vt, GPTSI_KEYS, x->ds, GPTSI_KEYS, 0);
+    for (i = 0; i < nq; i++) {
+        gpts_real *p = x->p + i * GPTSI_KEYS, *ds = x->ds + i * GPTSI_KEYS;
+        size_t seen = i0 + i < j0 ? 0 : gptsi_min(nk, i0 + i - j0 + 1);
+        q->cells(p, ds, seen, h->lse[i0 + i], x->delta[i]);
+        memset(p + seen, 0, (whole - seen) * sizeof *p);
+        memset(ds + seen, 0, (whole - seen) * sizeof *ds);
+    }
+}
+static void gptsi_head_dq(const gptsi_head *h, const gptsi_blocks *x, size_t i0, size_t nq, size_t j0, size_t nk)
+{
+    const gptsi_kernels *q = h->kernels;
+    size_t i, d, W;
+    gptsi_pack(x->dst, GPTSI_QUERIES, x->ds, GPTSI_KEYS, nq, nk, 1);
+    for (i = 0; i < nq; i += q->rows)
+        for (d = 0; d < h->D; d += W * q->lanes) {
+            gpts_real *dq = h->dq + (i0 + i) * h->ld + d;
+            W = gptsi_panel(q, h->D - d);
+            gptsi_tile_edge(q, W, nk, x->dst + i, GPTSI_QUERIES, x->kb + d, h->padded, gptsi_min(q->rows, nq - i),
+                            gptsi_min(W * q->lanes, h->D - d), dq, h->ld, j0 ? dq : gptsi_zeros, j0 ? h->ld : 0);
+        }
+}
+/* dk, dv of keys j0 .. (and, `fused`, their share of dq) */
+static void gptsi_head_keys_backward(const gptsi_head *h, size_t j0, int fused, unsigned char *scratch)
+{
+    const gptsi_kernels *q = h->kernels;
+    size_t nk = gptsi_min(GPTSI_KEYS, h->T - j0), P = h->padded, i0, nq, j;
+    gptsi_blocks x;
+    gptsi_blocks_of(h, scratch, &x);
+    gptsi_pack_keys(h, &x, j0, nk);
+    memset(x.dk, 0, 2 * GPTSI_KEYS * P * sizeof *x.dk);
+    for (i0 = j0 / GPTSI_QUERIES * GPTSI_QUERIES; i0 < h->T; i0 += nq) {
+        nq = gptsi_min(GPTSI_QUERIES, h->T - i0);
+        gptsi_pack_queries(h, &x, i0, nq);
+        gptsi_head_cells(h, &x, i0, nq, j0, nk);
+        gptsi_tiles(q, nk, P, nq, x.p, GPTSI_KEYS, 1, x.gb, P, x.dv, P, 1);
+        gptsi_tiles(q, nk, P, nq, x.ds, GPTSI_KEYS, 1, x.qb, P, x.dk, P, 1);
+        if (fused) gptsi_head_dq(h, &x, i0, nq, j0, nk);
+    }
+    for (j = 0; j < nk; j++) {
+        memcpy(h->dk + (j0 + j) * h->ld, x.dk + j * P, h->D * sizeof *x.dk);
+        memcpy(h->dv + (j0 + j) * h->ld, x.dv + j * P, h->D * sizeof *x.dv);
+    }
+}
+static void gptsi_head_queries_backward(const gptsi_head *h, size_t i0, unsigned char *scratch)
+{
+    size_t nq = gptsi_min(GPTSI_QUERIES, h->T - i0), j0, nk;
+    gptsi_blocks x;
+    gptsi_blocks_of(h, scratch, &x);
+    gptsi_pack_queries(h, &x, i0, nq);
+    for (j0 = 0; j0 < i0 + nq; j0 += nk) {
+        nk = gptsi_min(GPTSI_KEYS, h->T - j0);
+        gptsi_pack_keys(h, &x, j0, nk);
+        gptsi_head_cells(h, &x, i0, nq, j0, nk);
+        gptsi_head_dq(h, &x, i0, nq, j0, nk);
+    }
+}
+
+/* (A3) one query q against n cached keys and values: (A1) for one row; y [D] =.
+   Cost 4 n D, bound by reading the cache.  tests/attention.c: decoding_equals_forward_A3.  */
+static void gptsi_head_step(const gptsi_kernels *k, const gpts_real *q, const gpts_real *keys, const gpts_real *values,
+                            size_t n, size_t D, double scale, gpts_real *y, unsigned char *scratch)
+{
+    gpts_real *s = (gpts_real *)(void *)scratch, m = (gpts_real)-HUGE_VAL;
+    size_t block = GPTSI_SCRATCH / 2 / sizeof *s, j0, nj, j, part;
+    double l = 0;
+    memset(y, 0, D * sizeof *y);
+    for (j0 = 0; j0 < n; j0 += nj) {
+        gpts_real top, f;
+        nj = gptsi_min(block, n - j0);
+        for (j = 0; j < nj; j++) s[j] = (gpts_real)scale * k->dot(q, keys + (j0 + j) * D, D);
+        top = k->maximum(s, nj);
+        if (!(top > m)) top = m;
+        f = (gpts_real)exp((double)(m - top));
+        if (j0) gptsi_scale(y, D, f);
+        l *= (double)f;
+        m = top;
+        for (j = 0; j < nj; j += part) {
+            part = gptsi_min(1024, nj - j);
+            l += (double)k->exp_row(s + j, s + j, part, m);
+        }
+        k->rows_mul(y, D, values + j0 * D, D, s, nj);
+    }
+    gptsi_scale(y, D, (gpts_real)(1 / l));
+}
+
+/* Each worker's scratch made at least `bytes`; 0 and a failed status if there is no memory. */
+static int gptsi_cpu_reserve(gptsi_cpu *cpu, size_t bytes)
+{
+    size_t w;
+    if (bytes <= cpu->scratch_bytes) return 1;
+    for (w = 0; w < cpu->workers; w++) {
+        unsigned char *more = GPTSI_NEW(&cpu->hooks, unsigned char, bytes);
+        if (!more) {
+            if (cpu->status == GPTS_OK) cpu->status = gptsi_no_memory(cpu->error, "a worker's scratch", bytes, 1);
+            return 0;
+        }
+        gptsi_delete(&cpu->hooks, cpu->scratch[w]);
+        cpu->scratch[w] = more;
+    }
+    cpu->scratch_bytes = bytes;
+    return 1;
+}
 
 /* ==============================================================================
    @@STATIC  pattern, normaliser, apply, adjoint, mixed layer
@@ -2482,6 +2813,202 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
     q->rows_mul(y, D, kept.x, D, weight, h->terms);
 }
 
+/* ---- the mixed layer -------------------------------------------------------------- */
+
+/* (M1) y[b,t,s] = (A1) for a live slot s, (P2) for a static one, over positions
+        first[b] .. first[b] + length[b] - 1; y = 0 and lse = -infinity outside.
+   (M2) of (M1): dqkv = (A2) for a live slot, (P2)'s adjoint for a static one; 0 outside.
+   qkv, dqkv [B,T,(2U+K)D], y, dy [B,T,K D], lse [B,U,T].  Items: (b, slot, block), blocks in
+   the order first, last, second, last but one ...: equal shares of the triangle.
+   tests/attention.c: mixed_layer_M1_M2.                                                    */
+typedef struct gptsi_mixed {
+    gptsi_cpu *cpu;
+    const gpts_heads *heads;
+    gpts_real *y, *lse, *qkv, *dqkv;
+    const gpts_real *dy;
+    const int32_t *first, *length, *position;
+    gpts_cache *cache;
+    size_t T, blocks;
+    double scale;
+    int pass;                                                 /* backward: 0 both, 1 keys, 2 queries */
+} gptsi_mixed;
+
+/* the head that item n works on; its block in *block */
+static gptsi_head gptsi_mixed_head(const gptsi_mixed *m, size_t n, size_t *slot, size_t *begin, size_t *block)
+{
+    const gpts_heads *heads = m->heads;
+    size_t D = heads->D, U = heads->U, K = heads->K, ld = (2 * U + K) * D, i = n % m->blocks, b, at, u;
+    gptsi_head h;
+    memset(&h, 0, sizeof h);
+    n /= m->blocks;
+    b = n / K;
+    *slot = n % K;
+    *block = i % 2 ? m->blocks - 1 - i / 2 : i / 2;
+    *begin = m->first ? (size_t)m->first[b] : 0;
+    h.kernels = m->cpu->kernels;
+    h.T = m->length ? (size_t)m->length[b] : m->T - *begin;
+    h.D = D; h.padded = gptsi_whole(D, h.kernels->lanes); h.ld = ld; h.ldy = K * D; h.scale = (gpts_real)m->scale;
+    at = b * m->T + *begin;
+    u = heads->live_slot[*slot] < 0 ? 0 : (size_t)heads->live_slot[*slot];
+    h.q = m->qkv + at * ld + u * D; h.k = h.q + U * D; h.v = m->qkv + at * ld + (2 * U + *slot) * D;
+    h.y = m->y + at * h.ldy + *slot * D;
+    h.lse = m->lse + (b * U + u) * m->T + *begin;
+    if (m->dqkv) { h.dq = m->dqkv + at * ld + u * D; h.dk = h.dq + U * D; h.dv = m->dqkv + at * ld + (2 * U + *slot) * D; }
+    if (m->dy) h.dy = m->dy + at * h.ldy + *slot * D;
+    return h;
+}
+/* x[t,D] = 0 for the positions of the batch's row outside the interval; x is at its beginning */
+static void gptsi_clear_outside(gpts_real *x, size_t ld, size_t D, size_t begin, size_t length, size_t T)
+{
+    size_t t;
+    for (t = 0; t < T; t++) if (t < begin || t >= begin + length) memset(x - begin * ld + t * ld, 0, D * sizeof *x);
+}
+static void gptsi_mixed_forward_body(void *arg, size_t n, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    const gpts_heads *heads = m->heads;
+    unsigned char *scratch = m->cpu->scratch[worker];
+    for (; n < end; n++) {
+        size_t slot, begin, block, t;
+        gptsi_head h = gptsi_mixed_head(m, n, &slot, &begin, &block);
+        gpts_real *y = m->y + (h.y - m->y);
+        int live = heads->live_slot[slot] >= 0;
+        if (block == 0) gptsi_clear_outside(y, h.ldy, h.D, begin, h.T, m->T);
+        if (!live) {
+            if (block == 0 && h.T)
+                gptsi_static_forward(heads, (size_t)heads->static_slot[slot], h.T, h.v, h.ld, y, h.ldy, scratch, m->cpu->scratch_bytes);
+            continue;
+        }
+        for (t = 0; block == 0 && t < m->T; t++)
+            if (t < begin || t >= begin + h.T) (m->lse + (h.lse - m->lse) - begin)[t] = (gpts_real)-HUGE_VAL;
+        t = block * GPTSI_QUERIES;
+        if (t < h.T) gptsi_head_forward(&h, t, gptsi_min(GPTSI_QUERIES, h.T - t), y, m->lse + (h.lse - m->lse), scratch);
+    }
+}
+static void gptsi_mixed_backward_body(void *arg, size_t n, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    const gpts_heads *heads = m->heads;
+    unsigned char *scratch = m->cpu->scratch[worker];
+    for (; n < end; n++) {
+        size_t slot, begin, block, t;
+        gptsi_head h = gptsi_mixed_head(m, n, &slot, &begin, &block);
+        int live = heads->live_slot[slot] >= 0;
+        if (block == 0 && m->pass < 2) {
+            gptsi_clear_outside(h.dv, h.ld, h.D, begin, h.T, m->T);
+            if (live) {
+                gptsi_clear_outside(h.dq, h.ld, h.D, begin, h.T, m->T);
+                gptsi_clear_outside(h.dk, h.ld, h.D, begin, h.T, m->T);
+            } else if (h.T)
+                gptsi_static_backward(heads, (size_t)heads->static_slot[slot], h.T, h.dy, h.ldy, h.dv, h.ld, scratch, m->cpu->scratch_bytes);
+        }
+        if (!live) continue;
+        if (m->pass == 0) for (t = 0; t < h.T; t += GPTSI_KEYS) gptsi_head_keys_backward(&h, t, 1, scratch);
+        else if (m->pass == 1 && block * GPTSI_KEYS < h.T) gptsi_head_keys_backward(&h, block * GPTSI_KEYS, 0, scratch);
+        else if (m->pass == 2 && block * GPTSI_QUERIES < h.T) gptsi_head_queries_backward(&h, block * GPTSI_QUERIES, scratch);
+    }
+}
+static gptsi_mixed gptsi_mixed_of(void *device, const gpts_heads *heads, size_t T, double scale)
+{
+    gptsi_mixed m;
+    gptsi_head h;
+    gptsi_blocks x;
+    size_t bytes;
+    memset(&m, 0, sizeof m);
+    memset(&h, 0, sizeof h);
+    m.cpu = (gptsi_cpu *)device; m.heads = heads; m.T = T; m.blocks = 1; m.scale = scale;
+    h.padded = gptsi_whole(heads->D, m.cpu->kernels->lanes);
+    bytes = gptsi_blocks_of(&h, m.cpu->scratch[0], &x);
+    if (heads->n) bytes = gptsi_max(bytes, gptsi_static_scratch(heads));
+    if (!gptsi_cpu_reserve(m.cpu, bytes)) m.cpu = NULL;
+    return m;
+}
+static void gptsi_cpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_real *lse, void *qkv,
+                                        const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta)
+{
+    gptsi_mixed m = gptsi_mixed_of(device, heads, T, scale);
+    if (!m.cpu) return;
+    m.y = (gpts_real *)y; m.lse = lse; m.qkv = (gpts_real *)qkv; m.first = first; m.length = length;
+    m.blocks = (T + GPTSI_QUERIES - 1) / GPTSI_QUERIES;
+    gptsi_rotate(m.cpu, heads, m.qkv, first, length, NULL, B, T, theta, 1);
+    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, B * heads->K * m.blocks, gptsi_mixed_forward_body, &m);
+}
+static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y,
+                                         const gpts_real *lse, const void *qkv, const int32_t *first, const int32_t *length,
+                                         size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho,
+                                         gpts_real *dcoef, gpts_real *ddecay)
+{
+    gptsi_mixed m = gptsi_mixed_of(device, heads, T, scale);
+    size_t items = B * heads->K;
+    (void)dalpha; (void)drho; (void)dcoef; (void)ddecay;
+    if (!m.cpu) return;
+    m.dqkv = (gpts_real *)dqkv; m.dy = (const gpts_real *)dy; m.first = first; m.length = length;
+    m.y = (gpts_real *)(uintptr_t)y; m.lse = (gpts_real *)(uintptr_t)lse; m.qkv = (gpts_real *)(uintptr_t)qkv;  /* only read */
+    if (items % m.cpu->workers == 0 || items >= 4 * m.cpu->workers)
+        gptsi_parallel(&m.cpu->hooks, m.cpu->workers, items, gptsi_mixed_backward_body, &m);
+    else
+        for (m.pass = 1; m.pass <= 2; m.pass++) {
+            m.blocks = (T + gptsi_min(GPTSI_KEYS, GPTSI_QUERIES) - 1) / gptsi_min(GPTSI_KEYS, GPTSI_QUERIES);
+            gptsi_parallel(&m.cpu->hooks, m.cpu->workers, items * m.blocks, gptsi_mixed_backward_body, &m);
+        }
+    gptsi_rotate(m.cpu, heads, m.dqkv, first, length, NULL, B, T, theta, -1);
+}
+
+/* (M3) decoding with a cache: of a prefill it keeps the rotated keys and the values of live
+   heads [B,U,capacity,D] and what a static head's step needs; then one more position a row:
+   (A3) for a live slot, the static head's step for the others.  Rows with position < 0 rest.
+   tests/attention.c: decoding_equals_forward_A3.                                           */
+static void gptsi_mixed_fill_body(void *arg, size_t n, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    const gpts_heads *heads = m->heads;
+    (void)worker;
+    for (; n < end; n++) {
+        size_t slot, begin, block, t;
+        gptsi_head h = gptsi_mixed_head(m, n, &slot, &begin, &block);
+        size_t b = n / heads->K, at = (b * heads->U + (size_t)(heads->live_slot[slot] < 0 ? 0 : heads->live_slot[slot])) * m->cache->capacity;
+        if (heads->live_slot[slot] < 0) { gptsi_static_fill(heads, (size_t)heads->static_slot[slot], h.T, h.v, h.ld, m->cache, b); continue; }
+        for (t = 0; t < h.T; t++) {
+            memcpy(m->cache->keys + (at + t) * h.D, h.k + t * h.ld, h.D * sizeof *h.k);
+            memcpy(m->cache->values + (at + t) * h.D, h.v + t * h.ld, h.D * sizeof *h.v);
+        }
+    }
+}
+static void gptsi_cpu_cache_fill(void *device, const gpts_heads *heads, gpts_cache *cache, const void *qkv,
+                                 const int32_t *length, size_t T)
+{
+    gptsi_mixed m = gptsi_mixed_of(device, heads, T, 1);
+    if (!m.cpu) return;
+    m.cache = cache; m.qkv = (gpts_real *)(uintptr_t)qkv; m.length = length;
+    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, cache->B * heads->K, gptsi_mixed_fill_body, &m);
+}
+static void gptsi_mixed_step_body(void *arg, size_t n, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    const gpts_heads *heads = m->heads;
+    for (; n < end; n++) {
+        size_t slot, begin, block, b = n / heads->K, at, p;
+        gptsi_head h = gptsi_mixed_head(m, n, &slot, &begin, &block);
+        gpts_real *y = m->y + (h.y - m->y);
+        if (m->position[b] < 0) { memset(y, 0, h.D * sizeof *y); continue; }
+        p = (size_t)m->position[b];
+        if (heads->live_slot[slot] < 0) { gptsi_static_step(heads, (size_t)heads->static_slot[slot], p, h.v, y, m->cache, b); continue; }
+        at = (b * heads->U + (size_t)heads->live_slot[slot]) * m->cache->capacity;
+        memcpy(m->cache->keys + (at + p) * h.D, h.k, h.D * sizeof *y);
+        memcpy(m->cache->values + (at + p) * h.D, h.v, h.D * sizeof *y);
+        gptsi_head_step(h.kernels, h.q, m->cache->keys + at * h.D, m->cache->values + at * h.D, p + 1, h.D, m->scale, y, m->cpu->scratch[worker]);
+    }
+}
+static void gptsi_cpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv,
+                                       const int32_t *position, double scale, double theta)
+{
+    gptsi_mixed m = gptsi_mixed_of(device, heads, 1, scale);
+    if (!m.cpu) return;
+    m.cache = cache; m.y = (gpts_real *)y; m.qkv = (gpts_real *)qkv; m.position = position;
+    gptsi_rotate(m.cpu, heads, m.qkv, NULL, NULL, position, cache->B, 1, theta, 1);
+    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, cache->B * heads->K, gptsi_mixed_step_body, &m);
+}
+
 /* ==============================================================================
    @@MODEL  parameter table, forward, mirrored backward
    ============================================================================== */
@@ -2492,46 +3019,6 @@ static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m);
 static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch);
 static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
 static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
-
-static void gptsi_cpu_copy(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memmove(to, from, bytes); }
-
-/* STAND-IN for the mixed layer of @@STATIC, slow and plain: whoever lands gptsi_cpu_attention_* deletes from here ... */
-static void stub_rope(gpts_real *x, size_t D, long pos, double theta, double sign){size_t d;if(theta<=0)return;for(d=0;d<D/2;d++){double a=(double)pos*pow(theta,-2.0*(double)d/(double)D);double c=cos(a),s=sign*sin(a);double p=(double)x[d],q=(double)x[d+D/2];x[d]=(gpts_real)(p*c-q*s);x[d+D/2]=(gpts_real)(q*c+p*s);}}
-static unsigned char stub_scratch[1<<20];
-static void gptsi_cpu_attention_forward(void *device, const gpts_heads *h, void *y_, gpts_real *lse, void *qkv_, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta)
-{ size_t b,s,i,j,d,D=h->D,w=(2*h->U+h->K)*D; gpts_real*y=(gpts_real*)y_,*qkv=(gpts_real*)qkv_; double *p=(double*)malloc(T*8);(void)device;
- for(b=0;b<B;b++){ size_t f=first?(size_t)first[b]:0,e=length?f+(size_t)length[b]:T;
-  for(i=0;i<T;i++) for(s=0;s<2*h->U;s++) stub_rope(qkv+(b*T+i)*w+s*D,D,(long)i-(long)f,theta,1);
-  for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){ for(i=0;i<T;i++)for(d=0;d<D;d++)y[(b*T+i)*h->K*D+s*D+d]=0; gptsi_static_forward(h,(size_t)h->static_slot[s],e-f,qkv+(b*T+f)*w+(2*h->U+s)*D,w,y+(b*T+f)*h->K*D+s*D,h->K*D,stub_scratch,sizeof stub_scratch); continue;}
-   { size_t u=(size_t)h->live_slot[s];
-   for(i=0;i<T;i++){ double m=-INFINITY,z=0; gpts_real*o=y+(b*T+i)*h->K*D+s*D; for(d=0;d<D;d++)o[d]=0; lse[(b*h->U+u)*T+i]=(gpts_real)-INFINITY; if(i<f||i>=e)continue;
-    for(j=f;j<=i;j++){double a=0;for(d=0;d<D;d++)a+=(double)qkv[(b*T+i)*w+u*D+d]*(double)qkv[(b*T+j)*w+(h->U+u)*D+d];p[j]=a*scale;if(p[j]>m)m=p[j];}
-    for(j=f;j<=i;j++)z+=p[j]=exp(p[j]-m);
-    for(d=0;d<D;d++){double a=0;for(j=f;j<=i;j++)a+=p[j]/z*(double)qkv[(b*T+j)*w+(2*h->U+s)*D+d];o[d]=(gpts_real)a;}
-    lse[(b*h->U+u)*T+i]=(gpts_real)(m+log(z)); } } } } free(p);}
-static void gptsi_cpu_attention_backward(void *device, const gpts_heads *h, void *dqkv_, const void *dy_, const void *y_, const gpts_real *lse, const void *qkv_, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *da, gpts_real *dr, gpts_real *dc, gpts_real *dd)
-{ size_t b,s,i,j,d,D=h->D,w=(2*h->U+h->K)*D; const gpts_real*y=(const gpts_real*)y_,*dy=(const gpts_real*)dy_,*qkv=(const gpts_real*)qkv_; gpts_real*g=(gpts_real*)dqkv_; (void)device;(void)da;(void)dr;(void)dc;(void)dd;
- memset(g,0,B*T*w*sizeof*g);
- for(b=0;b<B;b++){ size_t f=first?(size_t)first[b]:0,e=length?f+(size_t)length[b]:T;
-  for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){ gptsi_static_backward(h,(size_t)h->static_slot[s],e-f,dy+(b*T+f)*h->K*D+s*D,h->K*D,g+(b*T+f)*w+(2*h->U+s)*D,w,stub_scratch,sizeof stub_scratch); continue;}
-   { size_t u=(size_t)h->live_slot[s];
-   for(i=f;i<e;i++){ double delta=0; const gpts_real*gi=dy+(b*T+i)*h->K*D+s*D,*o=y+(b*T+i)*h->K*D+s*D; for(d=0;d<D;d++)delta+=(double)gi[d]*(double)o[d];
-    for(j=f;j<=i;j++){double a=0,dp=0,p,ds;for(d=0;d<D;d++)a+=(double)qkv[(b*T+i)*w+u*D+d]*(double)qkv[(b*T+j)*w+(h->U+u)*D+d];p=exp(a*scale-(double)lse[(b*h->U+u)*T+i]);
-     for(d=0;d<D;d++) { dp+=(double)gi[d]*(double)qkv[(b*T+j)*w+(2*h->U+s)*D+d]; }
-     ds=p*(dp-delta)*scale;
-     for(d=0;d<D;d++){g[(b*T+i)*w+u*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+j)*w+(h->U+u)*D+d]);g[(b*T+j)*w+(h->U+u)*D+d]+=(gpts_real)(ds*(double)qkv[(b*T+i)*w+u*D+d]);g[(b*T+j)*w+(2*h->U+s)*D+d]+=(gpts_real)(p*(double)gi[d]);} } } } }
-  for(i=0;i<T;i++) for(s=0;s<2*h->U;s++) stub_rope(g+(b*T+i)*w+s*D,D,(long)i-(long)f,theta,-1);
- }}
-static void gptsi_cpu_cache_fill(void *device, const gpts_heads *h, gpts_cache *c, const void *qkv_, const int32_t *length, size_t T)
-{ size_t b,s,i,D=h->D,w=(2*h->U+h->K)*D; const gpts_real*qkv=(const gpts_real*)qkv_; (void)device; for(b=0;b<c->B;b++)for(s=0;s<h->K;s++){ if(h->static_slot[s]>=0){gptsi_static_fill(h,(size_t)h->static_slot[s],(size_t)length[b],qkv+b*T*w+(2*h->U+s)*D,w,c,b);continue;}{size_t u=(size_t)h->live_slot[s];for(i=0;i<(size_t)length[b];i++){memcpy(c->keys+((b*h->U+u)*c->capacity+i)*D,qkv+(b*T+i)*w+(h->U+u)*D,D*sizeof*qkv);memcpy(c->values+((b*h->U+u)*c->capacity+i)*D,qkv+(b*T+i)*w+(2*h->U+s)*D,D*sizeof*qkv);}}}}
-static void gptsi_cpu_attention_decode(void *device, const gpts_heads *h, gpts_cache *c, void *y_, void *qkv_, const int32_t *position, double scale, double theta)
-{ size_t b,s,d,j,D=h->D,w=(2*h->U+h->K)*D; gpts_real*y=(gpts_real*)y_,*qkv=(gpts_real*)qkv_;(void)device;
- for(b=0;b<c->B;b++){ size_t p0=(size_t)position[b]; for(d=0;d<h->K*D;d++){y[b*h->K*D+d]=0;} if(position[b]<0)continue; for(s=0;s<2*h->U;s++)stub_rope(qkv+b*w+s*D,D,(long)p0,theta,1);
- for(s=0;s<h->K;s++){ gpts_real*v=qkv+b*w+(2*h->U+s)*D; if(h->static_slot[s]>=0){gptsi_static_step(h,(size_t)h->static_slot[s],p0,v,y+b*h->K*D+s*D,c,b);continue;}
- {size_t u=(size_t)h->live_slot[s];gpts_real*K=c->keys+(b*h->U+u)*c->capacity*D,*Vv=c->values+(b*h->U+u)*c->capacity*D;double m=-INFINITY,z=0,*p=(double*)malloc((p0+1)*8);memcpy(K+p0*D,qkv+b*w+(h->U+u)*D,D*sizeof*K);memcpy(Vv+p0*D,v,D*sizeof*K);
-  for(j=0;j<=p0;j++){double a=0;for(d=0;d<D;d++)a+=(double)qkv[b*w+u*D+d]*(double)K[j*D+d];p[j]=a*scale;if(p[j]>m)m=p[j];}for(j=0;j<=p0;j++)z+=p[j]=exp(p[j]-m);
-  for(d=0;d<D;d++){double a=0;for(j=0;j<=p0;j++)a+=p[j]/z*(double)Vv[j*D+d];y[b*h->K*D+s*D+d]=(gpts_real)a;}free(p);}}}}
-/* ... to here (end of the stand-in) */
 
 static const gpts_ops gptsi_cpu_ops = {
     "cpu", sizeof(gpts_real),
