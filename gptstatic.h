@@ -1024,8 +1024,8 @@ static const gpts_real gptsi_zeros[GPTSI_TILE_CELLS] = { 0 };
 #define GPTSI_WORD_double uint64_t
 #define GPTSI_WORD_OF(real) GPTSI_WORD_##real
 #define GPTSI_WORD(real) GPTSI_WORD_OF(real)
-typedef GPTSI_WORD(GPTS_REAL) gptsi_word;
-#define GPTSI_ROOT_GUESS ((gptsi_word)(GPTSI_FLOAT ? 0x5F3759DFu : 0x5FE6EB50C7B537A9u))
+typedef GPTSI_WORD(GPTS_REAL) gptsi_bits;
+#define GPTSI_ROOT_GUESS ((gptsi_bits)(GPTSI_FLOAT ? 0x5F3759DFu : 0x5FE6EB50C7B537A9u))
 
 #define GPTSI_TILE(isa, ROWS, W, attribute)                                                  \
 attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t as,         \
@@ -1055,7 +1055,7 @@ attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t
 typedef gpts_real gptsi_v_##isa __attribute__((vector_size(BYTES)));                         \
 typedef gpts_real gptsi_u_##isa __attribute__((vector_size(BYTES), aligned(sizeof(gpts_real)), may_alias)); \
 typedef __typeof__(*(gptsi_v_##isa *)0 == *(gptsi_v_##isa *)0) gptsi_i_##isa;                \
-typedef gptsi_word gptsi_w_##isa __attribute__((vector_size(BYTES)));                        \
+typedef gptsi_bits gptsi_w_##isa __attribute__((vector_size(BYTES)));                        \
 enum { GPTSI_L_##isa = BYTES / (int)sizeof(gpts_real) };                                     \
 GPTSI_TILE(isa, ROWS, 1, attribute)                                                          \
 GPTSI_TILE(isa, ROWS, 2, attribute)                                                          \
