@@ -87,9 +87,9 @@ static struct {
     char *json_text; size_t json_size, json_room;
 
     char doing[64];                         /* progress: what, and when it began            */
-    double began, shown; int decile;
+    double began, shown; uint64_t first; int decile;
 } cli = { "", "", 1337, 0, "out", NULL, NULL, NULL, NULL, 512, 0.1, 0, 0, 0,
-          { NULL, NULL, NULL, NULL, 0 }, NULL, 0, 0, "", 0, 0, 0 };
+          { NULL, NULL, NULL, NULL, 0 }, NULL, 0, 0, "", 0, 0, 0, 0 };
 
 /* ---- sentences ----------------------------------------------------------------------- */
 
@@ -538,18 +538,19 @@ static inline void cli_progress(const char *what, uint64_t done, uint64_t of, co
     now = cli_now();
     if (strncmp(cli.doing, what, sizeof cli.doing - 1)) {
         snprintf(cli.doing, sizeof cli.doing, "%s", what);
-        cli.began = now;
-        cli.shown = 0;
-        cli.decile = -1;
+        cli.began = cli.shown = now;
+        cli.first = done;
+        cli.decile = (int)(of ? done * 10 / of : 0);
+        if (done < of) return;                /* nothing is known yet about the rate */
     }
     part = of ? (double)done / (double)of : 1;
     decile = (int)(part * 10);
     if (CLI_TERMINAL() ? done < of && now - cli.shown < 0.1
-                       : done < of && (decile == cli.decile || done == 0 || now - cli.shown < 2)) return;
+                       : done < of && (decile == cli.decile || now - cli.shown < 2)) return;
     cli.shown = now;
     cli.decile = decile;
     spent = now - cli.began;
-    rate = spent > 0 ? (double)done / spent : 0;
+    rate = spent > 0 ? (double)(done - cli.first) / spent : 0;
     cli_duration(left, done < of ? (rate > 0 ? (double)(of - done) / rate : 0) : spent);
     va_start(list, format);
     vsnprintf(note, sizeof note, format, list);
@@ -559,7 +560,7 @@ static inline void cli_progress(const char *what, uint64_t done, uint64_t of, co
     bar[BAR] = 0;
     if (CLI_TERMINAL()) {
         snprintf(line, sizeof line, "%s [%s] %3d%% %.*f/s  %s%s  %s", what, bar, (int)(part * 100), rate < 10, rate, left,
-                 done < of ? (done ? " left" : "") : "", note);
+                 done < of ? " left" : "", note);
         fprintf(stderr, "\r%-*.*s%s", LINE, LINE, line, done < of ? "" : "\n");
     } else
         fprintf(stderr, "%s %3d%%  %llu/%llu  %.*f/s  %s%s  %s\n", what, (int)(part * 100), (unsigned long long)done,
