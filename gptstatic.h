@@ -529,10 +529,11 @@ typedef struct gpts_pattern_fit {
     gpts_hooks hooks;
     char error[GPTS_ERROR_BYTES];
 } gpts_pattern_fit;
-/* tolerance: the largest gap (0: exact form only); near, terms: the most W and R to try
-   (0: max(64, S/16) and 16).  Errors: NO_MEMORY, BAD_ARGUMENT (masses that are no pattern's). */
+/* tolerance: the largest gap (0: exact form only); near_limit, terms_limit: the most W and R
+   to try (0: max(64, S/16) and 16).  Errors: NO_MEMORY, BAD_ARGUMENT (masses that are no pattern's). */
 GPTS_API gpts_status gpts_pattern_fit_make(gpts_pattern_fit *fit, const double *column, const double *diagonal, double information,
-                                           size_t S, double tolerance, size_t near, size_t terms, const gpts_hooks *hooks);
+                                           size_t S, double tolerance, size_t near_limit, size_t terms_limit,
+                                           const gpts_hooks *hooks);
 GPTS_API void gpts_pattern_fit_free(gpts_pattern_fit *fit);
 
 typedef enum gpts_selector {                  /* which heads: those of the least ...       */
@@ -559,7 +560,7 @@ typedef struct gpts_freeze_options {
     gpts_replacement replacement;
     double gate;                              /* nats a row between mean and fit that a head may have; below 0: any */
     double tolerance;                         /* gap of the linear form, nats a row          */
-    size_t near, terms;                       /* limits of W and R; 0: max(64, S/16), 16     */
+    size_t near_limit, terms_limit;           /* of W and R; 0: max(64, S/16), 16            */
     const int32_t *list; size_t n_list;       /* l * n_head + h, best first                  */
     uint64_t seed;                            /* of GPTS_SELECT_RANDOM                       */
     int train_patterns;                       /* alpha and rho (coefficients, decays) go on training */
@@ -2348,7 +2349,7 @@ static int gptsi_cpu_reserve(gptsi_cpu *cpu, size_t bytes)
 enum { GPTSI_STATIC_TILE = 64, GPTSI_STATIC_SLICE = 256, GPTSI_STATIC_TERMS = 64 };
 
 typedef struct gptsi_pattern {
-    size_t near, terms;               /* q, and R without the unused terms at the end             */
+    size_t reach, terms;              /* q, and R without the unused terms at the end             */
     size_t span;                      /* 64 (q + 1) distances in rho                              */
     size_t shift;                     /* 64 q + 1 - W: row 0 of tile a is so far past t + W - 1   */
     int wide;
@@ -2449,7 +2450,7 @@ static void gptsi_static_derive(const gpts_heads *heads, size_t s, gptsi_pattern
         for (k = 0; k < h->span; k++) h->weight[h->span - 1 - k] = exp(h->rho[k] - middle[1]);
     }
     for (i = T; i-- > 0;) {
-        size_t a = i / L, t = (a - gptsi_min(a, h->near)) * L;
+        size_t a = i / L, t = (a - gptsi_min(a, h->reach)) * L;
         double most = -HUGE_VAL, sum = 0, z;
         if (wide <= 1300) z = middle[0] + middle[1] + log(gptsi_dot(h->z + t, h->weight + (h->span - 1 + t - i), i - t + 1));
         else {
@@ -2511,10 +2512,10 @@ static gpts_status gptsi_static_prepare(gpts_heads *heads, size_t T, const gpts_
     for (s = 0; plan->pattern && s < n; s++) {
         size_t W = gptsi_static_start(heads, s);
         h = &plan->pattern[s];
-        h->near = W < S ? (gptsi_max(W, 1) + L - 2) / L : rows / L - 1;
-        h->shift = W < S ? h->near * L + 1 - W : 0;
-        h->near = gptsi_min(h->near, rows / L - 1);
-        h->span = (h->near + 1) * L;
+        h->reach = W < S ? (gptsi_max(W, 1) + L - 2) / L : rows / L - 1;
+        h->shift = W < S ? h->reach * L + 1 - W : 0;
+        h->reach = gptsi_min(h->reach, rows / L - 1);
+        h->span = (h->reach + 1) * L;
         for (h->terms = W < S ? heads->R : 0; h->terms; h->terms--)
             if (heads->tail_coef[s * heads->R + h->terms - 1] > 0) break;
         doubles += 2 * (rows + h->span) + (rows / L + 3) * h->terms;
@@ -2633,7 +2634,7 @@ static const gpts_real *gptsi_static_near(gptsi_static_work *w, const gptsi_patt
 static void gptsi_static_far(gptsi_static_work *w, const gptsi_pattern *h, size_t k, size_t tiles, int backward)
 {
     enum { L = GPTSI_STATIC_TILE };
-    size_t r, x, a = k + h->near + 1, ld = w->ld;
+    size_t r, x, a = k + h->reach + 1, ld = w->ld;
     if (!h->wide && w->keep[0] > 0) return;                        /* the same for every tile */
     for (r = 0; r < h->terms; r++) {
         double before = h->n[k * h->terms + r], after = h->n[(k + 1) * h->terms + r];
@@ -2672,7 +2673,7 @@ static void gptsi_static_forward(const gpts_heads *heads, size_t s, size_t T, co
             size_t rows = gptsi_min(L, T - k * L);
             gpts_real *yk = y + k * L * ldy + d0;
             gptsi_static_load(&w, v + k * L * ldv + d0, ldv, rows, n, h->u + k * L);
-            for (a = k; a < tiles && a <= k + h->near; a++) {
+            for (a = k; a < tiles && a <= k + h->reach; a++) {
                 const gpts_real *cells = gptsi_static_near(&w, h, a, k, 0, &ld);
                 gptsi_static_product(&w, gptsi_min(L, T - a * L), n, L, cells, ld, w.value, y + a * L * ldy + d0, ldy);
             }
@@ -2707,12 +2708,12 @@ static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, c
         memset(w.x, 0, (w.ld * w.wide + 2 * L * w.ld + w.ld) * sizeof *w.x);
         for (a = tiles; a-- > 0;) {                                     /* dy of row tile a goes to its key tiles */
             gptsi_static_load(&w, dy + a * L * ldy + d0, ldy, gptsi_min(L, T - a * L), n, h->e + a * L);
-            for (k = a - gptsi_min(a, h->near); k <= a; k++) {
+            for (k = a - gptsi_min(a, h->reach); k <= a; k++) {
                 const gpts_real *cells = gptsi_static_near(&w, h, a, k, 1, &ld);
                 gptsi_static_product(&w, gptsi_min(L, T - k * L), n, L, cells, ld, w.value, dv + k * L * ldv + d0, ldv);
             }
-            if (h->terms && a > h->near) {                              /* and to x after tile k, which feeds on tile k */
-                k = a - h->near - 1;
+            if (h->terms && a > h->reach) {                              /* and to x after tile k, which feeds on tile k */
+                k = a - h->reach - 1;
                 gptsi_static_far(&w, h, k, tiles, 1);
                 gptsi_static_product(&w, h->terms, n, L, w.gain, w.ld, w.value, w.x, w.wide);
                 gptsi_static_product(&w, L, n, h->terms, w.feed, L, w.x, dv + k * L * ldv + d0, ldv);
@@ -2781,7 +2782,7 @@ static void gptsi_static_fill(const gpts_heads *heads, size_t s, size_t T, const
     gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
     size_t last = T ? (T - 1) / L : 0, k, j;
     if (kept.x) memset(kept.x, 0, cache->state_size * sizeof *kept.x);
-    for (k = 0; k + h->near < last; k++) gptsi_static_absorb(&heads->plan->kernels, h, k, v + k * L * ldv, ldv, kept.x, kept.D);
+    for (k = 0; k + h->reach < last; k++) gptsi_static_absorb(&heads->plan->kernels, h, k, v + k * L * ldv, ldv, kept.x, kept.D);
     for (j = k * L; j < T; j++) memcpy(gptsi_static_row(&kept, j), v + j * ldv, kept.D * sizeof *v);
 }
 
@@ -2795,7 +2796,7 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
     const gptsi_kernels *q = &heads->plan->kernels;
     const gptsi_pattern *h = &heads->plan->pattern[s];
     gptsi_static_kept kept = gptsi_static_find(heads, s, cache, b);
-    size_t i = position, a = i / L, k = a - gptsi_min(a, h->near), t = k * L, D = kept.D, j, r;
+    size_t i = position, a = i / L, k = a - gptsi_min(a, h->reach), t = k * L, D = kept.D, j, r;
     gpts_real weight[L];
     if (t && i % L == 0) gptsi_static_absorb(q, h, k - 1, gptsi_static_row(&kept, t - L), D, kept.x, D);
     memcpy(gptsi_static_row(&kept, i), v, D * sizeof *v);
@@ -4371,7 +4372,1027 @@ GPTS_API gpts_status gpts_approximator_install(gpts_model *m, gpts_trainer *trai
 
 /* ---- static heads: calibration, selection, fit ---- */
 
-/* (FIT goes here) */
+/* The fit.  Of a mean pattern M (rows of weights) the best alpha, rho in the sense of the mean
+   divergence of rows needs only two vectors, its masses by key and by distance:
+
+       column[j] = sum_i M[i,j],   diagonal[d] = sum_i M[i,i-d]                                                (F1)
+       f(alpha, rho) = 1/S ( sum_i z[i] - <column, alpha> - <diagonal, rho> ),
+       1/S sum_i KL(M_i || P_i) = f + 1/S sum M ln M                                                           (F2)
+
+   f is convex, with three directions of no change (the gauge).  Its gradient is what the masses of
+   P exceed those of M by; the product of its curvature with a direction t[i,j] = a[j] + r[i-j] is
+   the masses of P (t - m), m[i] the mean of t in row i:
+
+       S grad = (column(P) - column, diagonal(P) - diagonal),   S H t = (column, diagonal)(P (t - m))          (F3)
+
+   Each is a handful of convolutions of u, w, e of (P2), S^2/2 products each.  Newton's method, its
+   steps by preconditioned conjugate gradients, ends with a proof: if t solves H t = -grad and
+   |t - m| <= 1, then P (1 + t - m) is a pattern with exactly the masses of M, so that
+
+       f - min f <= 1/S sum_i KL(P (1 + t - m) || P)_i <= 1/S sum P (t - m)^2 = -<grad, t>                     (F4)
+
+   (the first step by Pythagoras' theorem for divergences: Csiszar, Annals of Probability 3(1), 1975).
+
+   The linear form is the same problem on a smaller set: rho[d] = ln sum_r c[r] lambda[r]^(d-W) from W on,
+   in the parameters ln c and ln(-ln lambda).  By the same theorem f(linear) - f(exact) is the mean
+   divergence of its rows from the exact fit's, the gap.  The set is not convex; Gauss-Newton steps
+   J'HJ with Levenberg's damping serve both forms, and the exact form's damping goes to 0.       */
+
+typedef struct gptsi_fit {
+    size_t S, W, R, n;                /* n = S + W + 2 R parameters; exact: W = S, R = 0        */
+    const double *column, *diagonal;  /* [S] the masses of M                                    */
+    double *block;
+    double *x;                        /* [n] alpha [S], rho [W], ln c [R], ln(-ln lambda) [R]    */
+    double *rho, *share;              /* [S]; [S-W,R] c lambda^k / w                             */
+    double *u, *w, *turned, *e;       /* [S] (P2), turned: w from the last to the first          */
+    double *we, *eu;                  /* [S] sum_i w[i-j] e[i], sum_i e[i] u[i-d]: masses / u, / w */
+    double *a, *r, *s, *m;            /* [S] of gptsi_fit_curvature                              */
+    double *g, *scale, *t, *residual, *p, *hp, *kept;         /* [n] of gptsi_fit_solve          */
+    double f, bound;
+} gptsi_fit;
+
+static double *gptsi_fit_cut(double **at, size_t n) { double *p = *at; *at += n; return p; }
+
+static gpts_status gptsi_fit_init(gptsi_fit *f, const double *column, const double *diagonal, size_t S, size_t W, size_t R,
+                                  const gpts_hooks *hooks, char *error)
+{
+    size_t n = S + W + 2 * R, need = 12 * S + (S - W) * R + 8 * n;
+    double *at;
+    memset(f, 0, sizeof *f);
+    f->S = S; f->W = W; f->R = R; f->n = n; f->column = column; f->diagonal = diagonal;
+    if (!(f->block = at = GPTSI_NEW(hooks, double, need))) return gptsi_no_memory(error, "the fit of a pattern", need, sizeof *at);
+    f->x = gptsi_fit_cut(&at, n); f->rho = gptsi_fit_cut(&at, S); f->share = gptsi_fit_cut(&at, (S - W) * R);
+    f->u = gptsi_fit_cut(&at, S); f->w = gptsi_fit_cut(&at, S); f->turned = gptsi_fit_cut(&at, S); f->e = gptsi_fit_cut(&at, S);
+    f->we = gptsi_fit_cut(&at, S); f->eu = gptsi_fit_cut(&at, S);
+    f->a = gptsi_fit_cut(&at, S); f->r = gptsi_fit_cut(&at, S); f->s = gptsi_fit_cut(&at, S); f->m = gptsi_fit_cut(&at, S);
+    f->g = gptsi_fit_cut(&at, n); f->scale = gptsi_fit_cut(&at, n); f->t = gptsi_fit_cut(&at, n); f->residual = gptsi_fit_cut(&at, n);
+    f->p = gptsi_fit_cut(&at, n); f->hp = gptsi_fit_cut(&at, n); f->kept = gptsi_fit_cut(&at, n);
+    return GPTS_OK;
+}
+static void gptsi_fit_free(gptsi_fit *f, const gpts_hooks *hooks) { gptsi_delete(hooks, f->block); f->block = NULL; }
+
+/* rho, share from x */
+static void gptsi_fit_expand(gptsi_fit *f)
+{
+    const double *c = f->x + f->S + f->W, *decay = c + f->R;
+    size_t d, k, r;
+    memcpy(f->rho, f->x + f->S, f->W * sizeof *f->rho);
+    for (d = f->W; d < f->S; d++) {
+        double *share = f->share + (d - f->W) * f->R, most = -HUGE_VAL, sum = 0;
+        k = d - f->W;
+        for (r = 0; r < f->R; r++) {
+            share[r] = c[r] - (double)k * exp(decay[r]);
+            most = fmax(most, share[r]);
+        }
+        for (r = 0; r < f->R; r++) sum += share[r] = exp(share[r] - most);
+        for (r = 0; r < f->R; r++) share[r] /= sum;
+        f->rho[d] = most + log(sum);
+    }
+}
+
+/* u, w, e at x; returns f (F2), infinity where the exponents leave the range of a double */
+static double gptsi_fit_value(gptsi_fit *f)
+{
+    double low[2] = { HUGE_VAL, HUGE_VAL }, high[2] = { -HUGE_VAL, -HUGE_VAL }, alpha0, rho0, sum = 0;
+    const double *alpha = f->x;
+    size_t S = f->S, i;
+    gptsi_fit_expand(f);
+    for (i = 0; i < S; i++) {
+        gptsi_static_range(alpha[i], &low[0], &high[0]);
+        gptsi_static_range(f->rho[i], &low[1], &high[1]);
+    }
+    if (!(high[0] - low[0] + high[1] - low[1] <= 1300)) return HUGE_VAL;
+    alpha0 = 0.5 * (low[0] + high[0]); rho0 = 0.5 * (low[1] + high[1]);
+    for (i = 0; i < S; i++) { f->u[i] = exp(alpha[i] - alpha0); f->w[i] = f->turned[S - 1 - i] = exp(f->rho[i] - rho0); }
+    for (i = 0; i < S; i++) {
+        double z = gptsi_dot(f->u, f->turned + (S - 1 - i), i + 1);
+        f->e[i] = 1 / z;
+        sum += alpha0 + rho0 + log(z) - f->column[i] * alpha[i] - f->diagonal[i] * f->rho[i];
+    }
+    return sum / (double)S;
+}
+
+/* out [n] = J' (alpha, rho): rho's tail goes to ln c and ln(-ln lambda); J is their derivative */
+static void gptsi_fit_gather(const gptsi_fit *f, double *out, const double *alpha, const double *rho)
+{
+    const double *decay = f->x + f->S + f->W + f->R;
+    size_t d, r;
+    memcpy(out, alpha, f->S * sizeof *out);
+    memcpy(out + f->S, rho, f->W * sizeof *out);
+    out += f->S + f->W;
+    for (r = 0; r < 2 * f->R; r++) out[r] = 0;
+    for (d = f->W; d < f->S; d++) for (r = 0; r < f->R; r++) {
+        double x = f->share[(d - f->W) * f->R + r] * rho[d];
+        out[r] += x;
+        out[f->R + r] -= x * (double)(d - f->W) * exp(decay[r]);
+    }
+}
+
+/* (F3), first line: g =; the masses' own sums we, eu =; scale = the curvature's diagonal */
+static void gptsi_fit_gradient(gptsi_fit *f)
+{
+    const double *decay = f->x + f->S + f->W + f->R;
+    size_t S = f->S, i, d, r;
+    double n = 1 / (double)S;
+    for (i = 0; i < S; i++) {
+        f->we[i] = gptsi_dot(f->w, f->e + i, S - i);
+        f->eu[i] = gptsi_dot(f->u, f->e + i, S - i);
+        f->a[i] = n * (f->u[i] * f->we[i] - f->column[i]);
+        f->r[i] = n * (f->w[i] * f->eu[i] - f->diagonal[i]);
+    }
+    gptsi_fit_gather(f, f->g, f->a, f->r);
+    for (i = 0; i < S; i++) { f->r[i] = f->w[i] * f->w[i]; f->s[i] = f->u[i] * f->u[i]; f->m[i] = f->e[i] * f->e[i]; }
+    for (i = 0; i < f->n; i++) f->scale[i] = 0;
+    for (i = 0; i < S; i++) {
+        double rest = n * fmax(f->w[i] * f->eu[i] - f->r[i] * gptsi_dot(f->s, f->m + i, S - i), 1e-15);
+        f->scale[i] = n * fmax(f->u[i] * f->we[i] - f->s[i] * gptsi_dot(f->r, f->m + i, S - i), 1e-15);
+        if (i < f->W) { f->scale[S + i] = rest; continue; }
+        for (d = i - f->W, r = 0; r < f->R; r++) {
+            double share = f->share[d * f->R + r], slope = share * (double)d * exp(decay[r]);
+            f->scale[S + f->W + r] += rest * share * share;
+            f->scale[S + f->W + f->R + r] += rest * slope * slope;
+        }
+    }
+    for (i = 0; i < f->n; i++) f->scale[i] = fmax(f->scale[i], 1e-15 * n);
+}
+
+/* (F3), second line: out [n] = J'HJ t */
+static void gptsi_fit_curvature(gptsi_fit *f, double *out, const double *t)
+{
+    const double *decay = f->x + f->S + f->W + f->R, *c = t + f->S + f->W;
+    size_t S = f->S, i, d, r;
+    double n = 1 / (double)S;
+    for (i = 0; i < S; i++) {
+        double rho = i < f->W ? t[S + i] : 0;
+        for (d = i - f->W, r = 0; i >= f->W && r < f->R; r++)
+            rho += f->share[d * f->R + r] * (c[r] - (double)d * exp(decay[r]) * c[f->R + r]);
+        f->a[i] = f->u[i] * t[i];
+        f->r[i] = f->w[i] * rho;
+        f->s[S - 1 - i] = f->r[i];
+        out[i] = rho;                                        /* kept until the end */
+    }
+    for (i = 0; i < S; i++) {
+        double mean = f->e[i] * (gptsi_dot(f->a, f->turned + (S - 1 - i), i + 1) + gptsi_dot(f->u, f->s + (S - 1 - i), i + 1));
+        f->m[i] = f->e[i] * mean;
+    }
+    for (i = 0; i < S; i++) {
+        double rho = out[i];
+        f->s[i] = n * f->u[i] * (t[i] * f->we[i] + gptsi_dot(f->r, f->e + i, S - i) - gptsi_dot(f->w, f->m + i, S - i));
+        out[i] = n * f->w[i] * (rho * f->eu[i] + gptsi_dot(f->a, f->e + i, S - i) - gptsi_dot(f->u, f->m + i, S - i));
+    }
+    memcpy(f->r, out, S * sizeof *out);
+    gptsi_fit_gather(f, out, f->s, f->r);
+}
+
+/* t solves (J'HJ + damping scale) t = -g to a residual of `exact` times g's, in the norm of
+   1/scale; returns -<g, t> */
+static double gptsi_fit_direction(gptsi_fit *f, double damping, double exact, size_t most, size_t *products)
+{
+    size_t n = f->n, i, k;
+    double rho = 0, first, next, step, gt = 0;
+    for (i = 0; i < n; i++) {
+        f->t[i] = 0;
+        f->residual[i] = -f->g[i];
+        f->p[i] = f->residual[i] / f->scale[i];
+        rho += f->residual[i] * f->p[i];
+    }
+    first = rho;
+    for (k = 0; k < most && rho > exact * exact * first; k++) {
+        double curve;
+        gptsi_fit_curvature(f, f->hp, f->p);
+        for (i = 0; i < n; i++) f->hp[i] += damping * f->scale[i] * f->p[i];
+        curve = gptsi_dot(f->p, f->hp, n);
+        if (!(curve > 0)) break;
+        step = rho / curve;
+        next = 0;
+        for (i = 0; i < n; i++) {
+            f->t[i] += step * f->p[i];
+            f->residual[i] -= step * f->hp[i];
+            next += f->residual[i] * f->residual[i] / f->scale[i];
+        }
+        for (i = 0; i < n; i++) f->p[i] = f->residual[i] / f->scale[i] + next / rho * f->p[i];
+        rho = next;
+    }
+    *products += k;
+    for (i = 0; i < n; i++) gt -= f->g[i] * f->t[i];
+    return gt;
+}
+
+static double gptsi_fit_spread(const double *t, size_t n)
+{
+    double low = HUGE_VAL, high = -HUGE_VAL;
+    size_t i;
+    for (i = 0; i < n; i++) gptsi_static_range(t[i], &low, &high);
+    return n ? high - low : 0;
+}
+
+/* Newton (R = 0) or Gauss-Newton with damping, from f->x on, until (F4) holds for `tolerance`
+   nats a row (R = 0), or no step promises more than that; f->f, f->bound =                  */
+static void gptsi_fit_solve(gptsi_fit *f, double tolerance, size_t most, size_t *steps, size_t *products)
+{
+    double damping = 1e-3, trial, used;
+    size_t i, n = f->n;
+    f->f = gptsi_fit_value(f);
+    f->bound = HUGE_VAL;
+    for (; *steps < most; ++*steps) {
+        double promise;
+        int proved;
+        gptsi_fit_gradient(f);
+        used = damping;
+        promise = gptsi_fit_direction(f, used, 0.01, 300, products);
+        proved = used == 0 && gptsi_fit_spread(f->t, f->S) + gptsi_fit_spread(f->t + f->S, f->W) <= 0.01;
+        memcpy(f->kept, f->x, n * sizeof *f->x);
+        for (i = 0; i < n; i++) f->x[i] += f->t[i];
+        trial = gptsi_fit_value(f);
+        if (trial <= f->f + 1e-14) {
+            f->f = trial;
+            damping = used < 1e-7 ? 0 : used * 0.03;
+        } else {
+            memcpy(f->x, f->kept, n * sizeof *f->x);
+            gptsi_fit_value(f);
+            damping = used > 0 ? used * 10 : 1e-6;
+            if (damping > 1e6) return;
+            continue;
+        }
+        if (promise <= tolerance && (f->R || proved)) { f->bound = promise; ++*steps; return; }
+    }
+}
+
+/* Where the linear form starts: alpha and near rho of the exact fit `x`; decays spread evenly in
+   the logarithm of their reach, from one distance to all; coefficients by multiplicative updates
+   that lower the divergence of the tail's masses (Richardson 1972, Lucy 1974).                 */
+static void gptsi_fit_tail(gptsi_fit *f, const double *x)
+{
+    enum { SWEEPS = 60 };
+    size_t S = f->S, W = f->W, R = f->R, d, r, sweep;
+    double *c = f->x + S + W, *decay = c + R, most = -HUGE_VAL, *up = f->t, *down = f->p;
+    memcpy(f->x, x, (S + W) * sizeof *x);
+    for (d = W; d < S; d++) most = fmax(most, x[S + d]);
+    for (r = 0; r < R; r++) {
+        decay[r] = -log((double)(S - W)) * (R > 1 ? (double)r / (double)(R - 1) : 0.5);
+        c[r] = most - log((double)R);
+    }
+    for (sweep = 0; sweep < SWEEPS; sweep++) {
+        gptsi_fit_expand(f);
+        for (r = 0; r < R; r++) up[r] = down[r] = 0;
+        for (d = W; d < S; d++) {
+            double ratio = exp(f->rho[d] - x[S + d]);         /* the tail there over the exact fit's */
+            for (r = 0; r < R; r++) {
+                double share = f->share[(d - W) * R + r] * f->diagonal[d];
+                up[r] += share;
+                down[r] += share * ratio;
+            }
+        }
+        for (r = 0; r < R; r++) if (down[r] > 0 && up[r] > 0) c[r] += log(up[r] / down[r]);
+    }
+}
+
+/* Canonical gauge of alpha [S], rho [S]: the column-weighted mean and slope of alpha are 0, and z is 0
+   on average, so that rho[d] reads as the logarithm of a usual weight at distance d.                 */
+static void gptsi_fit_gauge(gptsi_fit *f)
+{
+    double mass = 0, centre = 0, mean = 0, slope = 0, square = 0, z = 0, *alpha = f->x, *rho = f->x + f->S;
+    size_t S = f->S, j;
+    for (j = 0; j < S; j++) { mass += f->column[j]; centre += f->column[j] * (double)j; mean += f->column[j] * alpha[j]; }
+    centre /= mass; mean /= mass;
+    for (j = 0; j < S; j++) {
+        slope += f->column[j] * ((double)j - centre) * (alpha[j] - mean);
+        square += f->column[j] * ((double)j - centre) * ((double)j - centre);
+    }
+    slope = square > 0 ? slope / square : 0;
+    for (j = 0; j < S; j++) { alpha[j] -= mean + slope * ((double)j - centre); rho[j] -= slope * (double)j; }
+    f->f = gptsi_fit_value(f);
+    z = f->f;                                                 /* f is the mean of z less the masses' share */
+    for (j = 0; j < S; j++) z += (f->column[j] * alpha[j] + f->diagonal[j] * rho[j]) / (double)S;
+    for (j = 0; j < S; j++) rho[j] -= z;
+    f->f = gptsi_fit_value(f);
+}
+
+/* KL(exact_i || linear_i) of the worst row; a and b hold u, w, e of their values */
+static double gptsi_fit_worst(gptsi_fit *exact, const gptsi_fit *linear)
+{
+    size_t S = exact->S, i;
+    double worst = 0, *du = exact->a, *dw = exact->s;
+    for (i = 0; i < S; i++) {
+        du[i] = exact->u[i] * log(exact->u[i] / linear->u[i]);
+        dw[S - 1 - i] = exact->w[i] * log(exact->w[i] / linear->w[i]);
+    }
+    for (i = 0; i < S; i++) {
+        double mean = gptsi_dot(du, exact->turned + (S - 1 - i), i + 1) + gptsi_dot(exact->u, dw + (S - 1 - i), i + 1);
+        worst = fmax(worst, exact->e[i] * mean + log(exact->e[i] / linear->e[i]));
+    }
+    return worst;
+}
+
+GPTS_API void gpts_pattern_fit_free(gpts_pattern_fit *fit)
+{
+    if (!fit) return;
+    gptsi_delete(&fit->hooks, fit->alpha);
+    fit->alpha = fit->rho = fit->coef = fit->decay = NULL;
+}
+
+/* The linear form, its useless terms (below 1e-9 of the tail everywhere) left out. */
+static void gptsi_fit_read_linear(gpts_pattern_fit *fit, gptsi_fit *f)
+{
+    const double *c = f->x + f->S + f->W, *decay = c + f->R;
+    size_t r, k;
+    fit->W = f->W; fit->R = 0;
+    for (r = 0; r < f->R; r++) {
+        double most = 0;
+        for (k = 0; k < f->S - f->W; k++) most = fmax(most, f->share[k * f->R + r]);
+        if (most < 1e-9 || c[r] < -80) continue;
+        fit->coef[fit->R] = exp(c[r]);
+        fit->decay[fit->R++] = exp(-fmin(exp(decay[r]), 80));         /* stays above 0 in float */
+    }
+    memcpy(fit->alpha, f->x, f->S * sizeof *f->x);
+    memcpy(fit->rho, f->rho, f->S * sizeof *f->x);
+}
+
+GPTS_API gpts_status gpts_pattern_fit_make(gpts_pattern_fit *fit, const double *column, const double *diagonal, double information,
+                                           size_t S, double tolerance, size_t near_limit, size_t terms_limit,
+                                           const gpts_hooks *hooks)
+{
+    enum { STEPS = 100, RUNGS = 5 };
+    gptsi_fit exact, linear;
+    size_t W, R, j, rung, products = 0;
+    double columns = 0, diagonals = 0;
+    gpts_status status;
+    memset(fit, 0, sizeof *fit);
+    if (hooks) fit->hooks = *hooks;
+    W = gptsi_min(near_limit ? near_limit : gptsi_max(64, S / 16), S ? S - 1 : 0);
+    R = gptsi_min(terms_limit ? terms_limit : 16, GPTSI_STATIC_TERMS);
+    for (j = 0; j < S; j++) {
+        if (!(column[j] > 0) || !(diagonal[j] > 0)) break;
+        columns += column[j]; diagonals += diagonal[j];
+    }
+    if (!S || j < S || !(fabs(columns - (double)S) <= 1e-6 * (double)S) || !(fabs(diagonals - (double)S) <= 1e-6 * (double)S))
+        return gptsi_fail(fit->error, GPTS_BAD_ARGUMENT, "masses of a pattern of %llu rows are positive and add up to that, by key and by distance",
+                          (unsigned long long)S);
+    GPTSI_TRY(gptsi_fit_init(&exact, column, diagonal, S, S, 0, hooks, fit->error));
+    if (!(fit->alpha = GPTSI_NEW(hooks, double, 2 * (S + R)))) {
+        gptsi_fit_free(&exact, hooks);
+        return gptsi_no_memory(fit->error, "a pattern", 2 * (S + R), sizeof(double));
+    }
+    fit->rho = fit->alpha + S; fit->coef = fit->rho + S; fit->decay = fit->coef + R;
+    fit->S = S;
+    for (j = 0; j < S; j++) exact.x[S + j] = log(diagonal[j] / (double)(S - j));           /* the mean weight at each distance */
+    gptsi_fit_solve(&exact, 1e-9, STEPS, &fit->steps, &products);
+    gptsi_fit_gauge(&exact);
+    gptsi_fit_gradient(&exact);
+    for (j = 0; j < S; j++) {
+        fit->mass_error = fmax(fit->mass_error, fabs(exact.u[j] * exact.we[j] / column[j] - 1));
+        fit->mass_error = fmax(fit->mass_error, fabs(exact.w[j] * exact.eu[j] / diagonal[j] - 1));
+    }
+    fit->W = S; fit->bound = exact.bound;
+    fit->exact = fit->divergence = fmax(0, exact.f + information / (double)S);
+    memcpy(fit->alpha, exact.x, S * sizeof *fit->alpha);
+    memcpy(fit->rho, exact.x + S, S * sizeof *fit->rho);
+    for (rung = 0, status = GPTS_OK; tolerance > 0 && W && rung < RUNGS; rung++) {       /* W and R double from rung to rung */
+        size_t shift = RUNGS - 1 - rung, steps = 0;
+        status = gptsi_fit_init(&linear, column, diagonal, S, gptsi_max(1, W >> shift), gptsi_max(1, R >> shift), hooks, fit->error);
+        if (status != GPTS_OK) break;
+        gptsi_fit_tail(&linear, exact.x);
+        gptsi_fit_solve(&linear, 1e-3 * tolerance, STEPS, &steps, &products);
+        fit->steps += steps;
+        if (linear.f - exact.f <= tolerance) {
+            fit->gap = linear.f - exact.f;
+            fit->worst_gap = gptsi_fit_worst(&exact, &linear);
+            fit->divergence = fit->exact + fit->gap;
+            gptsi_fit_read_linear(fit, &linear);
+            rung = RUNGS;
+        }
+        gptsi_fit_free(&linear, hooks);
+    }
+    gptsi_fit_free(&exact, hooks);
+    if (status != GPTS_OK) gpts_pattern_fit_free(fit);
+    return status;
+}
+
+/* ---- calibration ---------------------------------------------------------------------------
+   A[n,i,j]: one head's weights in sequence n.  M = mean over n, cells below 1e-9 raised to it and
+   rows scaled to 1.  Per head:
+
+       column[j] = sum_i M[i,j],  diagonal[d] = sum_i M[i,i-d],  information = sum M ln M              (C1)
+       variance   = 1/((N-1) T^2) sum_n || A_n - mean A ||^2                                           (S1)
+       divergence = 1/(N T) sum_n sum_i KL(A_n[i] || mean A[i])                                        (S2)
+       output     = 1/(N T) sum_n || (M - A_n) V_n W_o ||^2,  W_o the head's rows of c_proj            (S3)
+
+   One panel of 64 rows at a time: for each sequence scores, softmax, and into the sums; then M's
+   rows are whole and give up their masses.  Memory: Q, K, V of the N sequences for the layers at
+   hand, and two panels [64,T] a worker.  Cost: 3 D products a cell and sequence.
+   Test: tests/fit.c calibration_equals_the_definition.                                              */
+
+typedef struct gptsi_calibrator {
+    gpts_calibration *c;
+    gptsi_cpu cpu;
+    const gpts_heads *heads;
+    size_t layer, N, T, width;                /* width of a row of qkv                       */
+    const gpts_real *qkv, *y;                 /* [N,T,width], [N,T,K D] the heads' outputs    */
+    const gpts_real *proj;                    /* [K D, C]                                    */
+    size_t C;
+    double scale;
+    gpts_real *panels;                        /* of each worker: see gptsi_calibrate_head    */
+    size_t panel_size;
+} gptsi_calibrator;
+
+/* the product on one worker alone */
+static void gptsi_gemm_alone(gptsi_cpu *cpu, size_t worker, int ta, int tb, size_t M, size_t N, size_t K, const gpts_real *A, size_t lda,
+                             const gpts_real *B, size_t ldb, gpts_real *C, size_t ldc)
+{
+    gptsi_product p;
+    memset(&p, 0, sizeof p);
+    p.cpu = cpu; p.ta = ta; p.tb = tb; p.M = M; p.N = N; p.K = K;
+    p.A = A; p.lda = lda; p.B = B; p.ldb = ldb; p.C = C; p.ldc = ldc;
+    gptsi_gemm_part(&p, 0, M, 0, N, cpu->scratch[worker]);
+}
+
+/* rows i0 .. i0+rows-1 of the weights of sequence n: a [rows,keys] = */
+static void gptsi_calibrate_weights(gptsi_calibrator *k, size_t worker, size_t slot, size_t n, size_t i0, size_t rows, gpts_real *a)
+{
+    const gpts_heads *h = k->heads;
+    size_t D = h->D, live = (size_t)h->live_slot[slot], keys = i0 + rows, T = k->T, i, j;
+    const gpts_real *q = k->qkv + n * T * k->width + live * D, *key = q + h->U * D;
+    gptsi_gemm_alone(&k->cpu, worker, 0, 1, rows, keys, D, q + i0 * k->width, k->width, key, k->width, a, T);
+    for (i = 0; i < rows; i++) {
+        gpts_real *row = a + i * T, top, sum;
+        for (j = 0; j <= i0 + i; j++) row[j] *= (gpts_real)k->scale;
+        top = k->cpu.kernels->maximum(row, i0 + i + 1);
+        sum = k->cpu.kernels->exp_row(row, row, i0 + i + 1, top);
+        for (j = 0; j <= i0 + i; j++) row[j] /= sum;
+        for (; j < keys; j++) row[j] = 0;
+    }
+}
+
+static void gptsi_calibrate_head(gptsi_calibrator *k, size_t worker, size_t slot)
+{
+    enum { ROWS = 64 };
+    gpts_calibration *c = k->c;
+    const gpts_heads *h = k->heads;
+    size_t T = k->T, N = k->N, D = h->D, at = k->layer * c->H + (size_t)h->kept[slot], i0, i, j, n, d, e;
+    gpts_real *mean = k->panels + worker * k->panel_size, *a = mean + ROWS * T, *gram = a + ROWS * T, *out = gram + D * D, *out2 = out + ROWS * D;
+    const gpts_real *proj = k->proj + slot * D * k->C;
+    double *column = c->column + at * T, *diagonal = c->diagonal + at * T, squares = 0, of_mean = 0, entropy = 0, cross = 0, change = 0;
+    gptsi_gemm_alone(&k->cpu, worker, 0, 1, D, D, k->C, proj, k->C, proj, k->C, gram, D);
+    c->information[at] = 0;
+    for (i0 = 0; i0 < T; i0 += ROWS) {
+        size_t rows = gptsi_min(ROWS, T - i0), keys = i0 + rows;
+        memset(mean, 0, ROWS * T * sizeof *mean);
+        for (n = 0; n < N; n++) {
+            gptsi_calibrate_weights(k, worker, slot, n, i0, rows, a);
+            for (i = 0; i < rows; i++) for (j = 0; j <= i0 + i; j++) {
+                double p = (double)a[i * T + j];
+                mean[i * T + j] += a[i * T + j];
+                squares += p * p;
+                if (p > 0) entropy += p * log(p);
+            }
+        }
+        for (i = 0; i < rows; i++) {
+            gpts_real *row = mean + i * T;
+            double sum = 0;
+            for (j = 0; j <= i0 + i; j++) {
+                double p = (double)row[j] / (double)N;
+                of_mean += p * p;
+                if (p > 0) cross += p * log(p);
+                row[j] = (gpts_real)(p > 1e-9 ? p : 1e-9);
+                sum += (double)row[j];
+            }
+            for (j = 0; j <= i0 + i; j++) {
+                double p = (double)row[j] / sum;
+                row[j] = (gpts_real)p;
+                column[j] += p;
+                diagonal[i0 + i - j] += p;
+                c->information[at] += p * log(p);
+            }
+            if (c->mean) memcpy(c->mean + (at * T + i0 + i) * T, row, (i0 + i + 1) * sizeof *row);
+        }
+        for (n = 0; n < N; n++) {                                /* (S3): (M V - y) G (M V - y), G = W_o W_o^T */
+            const gpts_real *v = k->qkv + n * T * k->width + (2 * h->U + slot) * D, *y = k->y + (n * T + i0) * h->K * D + slot * D;
+            gptsi_gemm_alone(&k->cpu, worker, 0, 0, rows, D, keys, mean, T, v, k->width, out, D);
+            for (i = 0; i < rows; i++) for (d = 0; d < D; d++) out[i * D + d] -= y[i * h->K * D + d];
+            gptsi_gemm_alone(&k->cpu, worker, 0, 0, rows, D, D, out, D, gram, D, out2, D);
+            for (e = 0; e < rows * D; e++) change += (double)out[e] * (double)out2[e];
+        }
+    }
+    c->variance[at] = N > 1 ? fmax(0, squares - (double)N * of_mean) / ((double)(N - 1) * (double)T * (double)T) : 0;
+    c->divergence[at] = fmax(0, (entropy / (double)N - cross) / (double)T);
+    c->output[at] = fmax(0, change) / ((double)N * (double)T);
+}
+static void gptsi_calibrate_body(void *arg, size_t begin, size_t end, size_t worker)
+{
+    gptsi_calibrator *k = (gptsi_calibrator *)arg;
+    for (; begin < end; begin++) if (k->heads->live_slot[begin] >= 0) gptsi_calibrate_head(k, worker, begin);
+}
+
+GPTS_API void gpts_calibration_free(gpts_calibration *c)
+{
+    if (!c) return;
+    gptsi_delete(&c->hooks, c->column); gptsi_delete(&c->hooks, c->mean); gptsi_delete(&c->hooks, c->tokens);
+    c->column = c->diagonal = c->information = c->variance = c->divergence = c->output = NULL;
+    c->mean = NULL; c->tokens = NULL;
+}
+
+/* tensor's values, from wherever they are */
+static gpts_status gptsi_download(gpts_model *m, const gpts_tensor *t, gpts_real **values)
+{
+    *values = GPTSI_NEW(&m->hooks, gpts_real, t->size);
+    if (!*values) return gptsi_no_memory(m->error, t->name, t->size, sizeof **values);
+    m->ops->download(m->device, *values, t->data, t->size * sizeof **values);
+    return GPTS_OK;
+}
+
+/* n activations from wherever they are, in whatever they are: reals, or bfloat16 */
+static gpts_status gptsi_activations_read(gpts_model *m, gpts_real *to, const void *from, size_t n)
+{
+    unsigned char *raw;
+    size_t i;
+    if (m->ops->activation_bytes == sizeof *to) { m->ops->download(m->device, to, from, n * sizeof *to); return GPTS_OK; }
+    if (!(raw = GPTSI_NEW(&m->hooks, unsigned char, gptsi_mul(n, 2)))) return gptsi_no_memory(m->error, "activations", n, 2);
+    m->ops->download(m->device, raw, from, n * 2);
+    for (i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)raw[2 * i] << 16 | (uint32_t)raw[2 * i + 1] << 24;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = (gpts_real)x;
+    }
+    gptsi_delete(&m->hooks, raw);
+    return GPTS_OK;
+}
+
+/* every layer in turn: run the sequences up to it, keep its Q, K, V, and let the heads work */
+static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, const int32_t *tokens)
+{
+    const gpts_heads *h = k->heads;
+    size_t T = k->T, n, D = h->D, wide = (2 * h->U + h->K) * D, kept = h->K * D;
+    gpts_real *qkv, *y, *proj = NULL;
+    gpts_status status;
+    gpts_batch batch;
+    gptsi_run run;
+    memset(&batch, 0, sizeof batch); memset(&run, 0, sizeof run);
+    batch.B = 1; batch.T = T; run.stop = k->layer;
+    qkv = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(k->N, gptsi_mul(T, wide + kept)));
+    if (!qkv) return gptsi_no_memory(m->error, "queries, keys and values of the calibration", gptsi_mul(k->N, gptsi_mul(T, wide + kept)), sizeof *qkv);
+    y = qkv + k->N * T * wide;
+    status = gptsi_download(m, gptsi_layer_tensor(m, k->layer, GPTS_P_ATTN_PROJ_W), &proj);
+    for (n = 0; status == GPTS_OK && n < k->N; n++) {
+        batch.tokens = tokens + n * T;
+        status = gptsi_forward(m, &batch, &run);
+        if (status == GPTS_OK) status = gptsi_activations_read(m, qkv + n * T * wide, m->work->layers[k->layer].qkv, T * wide);
+        if (status == GPTS_OK) status = gptsi_activations_read(m, y + n * T * kept, m->work->layers[k->layer].heads, T * kept);
+    }
+    k->qkv = qkv; k->y = y; k->proj = proj; k->width = wide;
+    if (status == GPTS_OK) gptsi_parallel(&k->cpu.hooks, k->cpu.workers, h->K, gptsi_calibrate_body, k);
+    gptsi_delete(&m->hooks, qkv); gptsi_delete(&m->hooks, proj);
+    return status;
+}
+
+GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const int32_t *tokens, size_t n_sequences, size_t T)
+{
+    size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, D = (size_t)(m->config.n_embd / m->config.n_head), l, i;
+    int keep_mean = c->keep_mean;
+    gptsi_calibrator k;
+    gpts_status status;
+    gpts_calibration_free(c);
+    memset(c, 0, sizeof *c);
+    c->hooks = m->hooks; c->keep_mean = keep_mean;
+    if (!tokens || !n_sequences || !T || gptsi_mul(n_sequences, T) > SIZE_MAX / 4096)
+        return gptsi_fail(c->error, GPTS_BAD_ARGUMENT, "calibration needs tokens, and sequences and a length of 1 or more");
+    c->L = L; c->H = H; c->T = T; c->n_sequences = n_sequences;
+    c->column = GPTSI_NEW(&c->hooks, double, gptsi_mul(gptsi_mul(L, H), gptsi_add(gptsi_mul(2, T), 4)));
+    c->tokens = GPTSI_NEW(&c->hooks, int32_t, n_sequences * T);
+    if (keep_mean) c->mean = GPTSI_NEW(&c->hooks, gpts_real, gptsi_mul(gptsi_mul(L, H), gptsi_mul(T, T)));
+    if (!c->column || !c->tokens || (keep_mean && !c->mean)) {
+        gpts_calibration_free(c);
+        return gptsi_no_memory(c->error, "the calibration", gptsi_mul(gptsi_mul(L, H), keep_mean ? gptsi_mul(T, T) : 2 * T), sizeof(double));
+    }
+    c->diagonal = c->column + L * H * T; c->information = c->diagonal + L * H * T;
+    c->variance = c->information + L * H; c->divergence = c->variance + L * H; c->output = c->divergence + L * H;
+    memcpy(c->tokens, tokens, n_sequences * T * sizeof *tokens);
+    for (i = 0; i < L * H; i++) c->variance[i] = -1;
+    memset(&k, 0, sizeof k);
+    k.c = c; k.N = n_sequences; k.T = T; k.C = (size_t)m->config.n_embd; k.scale = gptsi_score_scale(m);
+    k.panel_size = gptsi_add(gptsi_mul(128, T), D * D + 128 * D);
+    status = gptsi_cpu_init(&k.cpu, &m->hooks, c->error);
+    if (status == GPTS_OK) {
+        k.panels = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(k.cpu.workers, k.panel_size));
+        if (!k.panels) status = gptsi_no_memory(c->error, "the calibration's panels", gptsi_mul(k.cpu.workers, k.panel_size), sizeof(gpts_real));
+    }
+    for (l = 0; status == GPTS_OK && l < L; l++) {
+        k.heads = &m->layers[l].heads; k.layer = l;
+        if (!k.heads->U) continue;
+        status = gptsi_calibrate_layer(&k, m, tokens);
+        if (status != GPTS_OK) memcpy(c->error, m->error, sizeof c->error);
+    }
+    gptsi_delete(&m->hooks, k.panels);
+    gptsi_cpu_free(&k.cpu);
+    if (status != GPTS_OK) gpts_calibration_free(c);
+    return status;
+}
+
+/* ---- selection ------------------------------------------------------------------------------- */
+
+GPTS_API gpts_freeze_options gpts_freeze_options_default(void)
+{
+    gpts_freeze_options o;
+    memset(&o, 0, sizeof o);
+    o.share = 0.25; o.gate = 0.2; o.tolerance = 0.001;
+    return o;
+}
+
+/* heads to freeze: round(share L H), ties up */
+static size_t gptsi_freeze_count(const gpts_freeze_options *o, size_t all)
+{
+    return gptsi_min(all, o->heads ? o->heads : (size_t)(o->share * (double)all + 0.5));
+}
+
+static gpts_status gptsi_calibration_fits(gpts_calibration *c, gpts_model *m, const gpts_freeze_options *o)
+{
+    size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, i;
+    if (!c->column || c->L != L || c->H != H)
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the calibration is of %llu layers of %llu heads, the model has %llu of %llu",
+                          (unsigned long long)c->L, (unsigned long long)c->H, (unsigned long long)L, (unsigned long long)H);
+    for (i = 0; i < L * H; i++)
+        if (c->variance[i] >= 0) {
+            const gpts_heads *h = &m->layers[i / H].heads;
+            int32_t slot = gptsi_slot_of(h, (int32_t)(i % H));
+            if (slot < 0 || h->live_slot[slot] < 0)
+                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the calibration is of another state of the model: head %llu of layer %llu is no longer live",
+                                  (unsigned long long)(i % H), (unsigned long long)(i / H));
+        }
+    if (!(o->share >= 0 && o->share <= 1) || o->gate != o->gate || !(o->tolerance >= 0) || o->selector < GPTS_SELECT_VARIANCE || o->selector > GPTS_SELECT_LIST ||
+        o->replacement < GPTS_REPLACE_LINEAR || o->replacement > GPTS_REPLACE_PRUNE || o->near_limit > INT32_MAX || o->terms_limit > GPTSI_STATIC_TERMS)
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "freezing: share in [0,1], gate a number, tolerance 0 or more, at most %d terms, a known selector and replacement",
+                          (int)GPTSI_STATIC_TERMS);
+    if (o->selector == GPTS_SELECT_LIST)
+        for (i = 0; i < o->n_list; i++) {
+            size_t j;
+            if (o->list[i] < 0 || (size_t)o->list[i] >= L * H)
+                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the list names head %ld, but the model has 0 .. %ld", (long)o->list[i], (long)(L * H) - 1);
+            for (j = 0; j < i; j++)
+                if (o->list[i] == o->list[j])
+                    return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the list names head %ld twice", (long)o->list[i]);
+        }
+    return GPTS_OK;
+}
+
+/* order [n] = the heads that have a score, the least first, ties by index; returns n */
+static size_t gptsi_ranking(const double *score, size_t all, size_t *order)
+{
+    size_t n = 0, i, at;
+    for (i = 0; i < all; i++) {
+        if (score[i] != score[i]) continue;
+        for (at = n++; at > 0 && score[order[at - 1]] > score[i]; at--) order[at] = order[at - 1];
+        order[at] = i;
+    }
+    return n;
+}
+
+/* As many of each layer as the variance takes, but any of its heads: those first, in random order. */
+static gpts_status gptsi_select_random(const gpts_calibration *c, gpts_model *m, const gpts_freeze_options *o, double *score)
+{
+    size_t all = c->L * c->H, n, i, l, taken, *order = GPTSI_NEW(&m->hooks, size_t, gptsi_mul(2, gptsi_add(all, 1))), *inner;
+    double *chance;
+    if (!order) return gptsi_no_memory(m->error, "the order of heads", 2 * all, sizeof *order);
+    inner = order + all;
+    n = gptsi_min(gptsi_ranking(score, all, order), gptsi_freeze_count(o, all));
+    chance = GPTSI_NEW(&m->hooks, double, gptsi_add(c->H, 1));
+    if (!chance) { gptsi_delete(&m->hooks, order); return gptsi_no_memory(m->error, "the order of heads", c->H, sizeof *chance); }
+    for (l = 0; l < c->L; l++) {
+        size_t live, quota = 0;
+        for (i = 0; i < n; i++) quota += order[i] / c->H == l;
+        for (i = 0; i < c->H; i++)
+            chance[i] = score[l * c->H + i] == score[l * c->H + i] ? gptsi_unit(gptsi_hash(o->seed, 910003, l * c->H + i)) : score[l * c->H + i];
+        live = gptsi_ranking(chance, c->H, inner);
+        for (taken = 0; taken < live; taken++)
+            score[l * c->H + inner[taken]] = chance[inner[taken]] + (taken < quota ? 0 : 1);
+    }
+    gptsi_delete(&m->hooks, chance);
+    gptsi_delete(&m->hooks, order);
+    return GPTS_OK;
+}
+
+/* (S5)  a gate z = 1 on a head's output scales its rows of c_proj, so that
+       d loss / d z = sum over those rows of W dW;   score = sum_n | d loss_n / d z | / || of the layer ||
+   Source: Michel, Levy, Neubig, NeurIPS 2019, section 4.1.  Test: tests/fit.c gate_scores_equal_differences. */
+static gpts_status gptsi_select_gate(const gpts_calibration *c, gpts_model *m, double *score, int32_t *targets)
+{
+    gpts_trainer t;
+    gpts_train_options options = gpts_train_options_default();
+    size_t C = (size_t)m->config.n_embd, n, l, s, i, T = c->T;
+    gpts_status status;
+    GPTSI_TRY(gpts_trainer_init(&t, m, &options));
+    for (i = 0; i < c->L * c->H; i++) if (score[i] == score[i]) score[i] = 0;
+    for (n = 0, status = GPTS_OK; status == GPTS_OK && n < c->n_sequences; n++) {
+        gpts_batch batch;
+        memset(&batch, 0, sizeof batch);
+        batch.B = 1; batch.T = T; batch.tokens = c->tokens + n * T; batch.targets = targets + n * T;
+        status = gpts_trainer_accumulate(&t, &batch, NULL);
+        for (l = 0; status == GPTS_OK && l < c->L; l++) {
+            const gpts_heads *h = &m->layers[l].heads;
+            const gpts_tensor *proj = gptsi_layer_tensor(m, l, GPTS_P_ATTN_PROJ_W);
+            gpts_real *w = NULL, *g = NULL;
+            if (!h->U) continue;
+            status = gptsi_download(m, proj, &w);
+            if (status == GPTS_OK && !(g = GPTSI_NEW(&m->hooks, gpts_real, proj->size)))
+                status = gptsi_no_memory(m->error, "a gradient", proj->size, sizeof *g);
+            if (status == GPTS_OK) m->ops->download(m->device, g, gpts_trainer_gradient(&t, proj), proj->size * sizeof *g);
+            for (s = 0; status == GPTS_OK && s < h->K; s++) {
+                double sum = 0;
+                if (h->live_slot[s] < 0) continue;
+                for (i = s * h->D * C; i < (s + 1) * h->D * C; i++) sum += (double)w[i] * (double)g[i];
+                score[l * c->H + (size_t)h->kept[s]] += fabs(sum) / (double)gptsi_max(1, T - 1);
+            }
+            gptsi_delete(&m->hooks, w); gptsi_delete(&m->hooks, g);
+        }
+        for (i = 0; i < m->n_tensors; i++) {
+            gpts_real *g = gpts_trainer_gradient(&t, &m->tensors[i]);
+            if (g) m->ops->zero(m->device, g, m->tensors[i].size * sizeof *g);
+        }
+    }
+    gpts_trainer_free(&t);
+    for (l = 0; l < c->L; l++) {
+        double norm = 0, *row = score + l * c->H;
+        for (i = 0; i < c->H; i++) if (row[i] == row[i]) norm += row[i] * row[i];
+        for (i = 0; i < c->H; i++) if (norm > 0 && row[i] == row[i]) row[i] /= sqrt(norm);
+    }
+    return status;
+}
+
+/* ---- fit of several heads, and their place in a model ------------------------------------------ */
+
+typedef struct gptsi_fits {
+    const gpts_calibration *c;
+    const gpts_freeze_options *o;
+    double tolerance;
+    const size_t *order;
+    gpts_pattern_fit *fit;                    /* [L H]                                       */
+} gptsi_fits;
+static void gptsi_fits_body(void *arg, size_t begin, size_t end, size_t worker)
+{
+    gptsi_fits *k = (gptsi_fits *)arg;
+    (void)worker;
+    for (; begin < end; begin++) {
+        size_t at = k->order[begin], T = k->c->T;
+        gpts_pattern_fit_make(&k->fit[at], k->c->column + at * T, k->c->diagonal + at * T, k->c->information[at], T,
+                              k->tolerance, k->o->near_limit, k->o->terms_limit, &k->c->hooks);
+    }
+}
+/* fits order[0 .. n-1], in parallel; the first failure's status */
+static gpts_status gptsi_fits_make(gptsi_fits *k, size_t n, char *error)
+{
+    size_t i;
+    gptsi_parallel(&k->c->hooks, gptsi_workers(&k->c->hooks), n, gptsi_fits_body, k);
+    for (i = 0; i < n; i++)
+        if (!k->fit[k->order[i]].alpha) {
+            memcpy(error, k->fit[k->order[i]].error, GPTS_ERROR_BYTES);
+            return strstr(error, "out of memory") ? GPTS_NO_MEMORY : GPTS_BAD_ARGUMENT;
+        }
+    return GPTS_OK;
+}
+
+/* a row of one of the layer's static tensors, from doubles; the rest of the row is `rest` */
+static gpts_status gptsi_static_write(gpts_model *m, size_t l, gpts_parameter kind, size_t row, const double *values, size_t n, double rest)
+{
+    gpts_tensor *t = gptsi_layer_tensor(m, l, kind);
+    gpts_real *x;
+    size_t i;
+    if (!t) return GPTS_OK;
+    if (!(x = GPTSI_NEW(&m->hooks, gpts_real, t->columns))) return gptsi_no_memory(m->error, t->name, t->columns, sizeof *x);
+    for (i = 0; i < t->columns; i++) x[i] = (gpts_real)(i < n ? values[i] : rest);
+    m->ops->upload(m->device, t->data + row * t->columns, x, t->columns * sizeof *x);
+    gptsi_delete(&m->hooks, x);
+    return GPTS_OK;
+}
+static gpts_status gptsi_static_place(gpts_model *m, size_t l, size_t head, const gpts_pattern_fit *fit)
+{
+    gpts_heads *h = &m->layers[l].heads;
+    size_t row = (size_t)h->static_slot[gptsi_slot_of(h, (int32_t)head)];
+    GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_ALPHA, row, fit->alpha, fit->S, 0));
+    GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_RHO, row, fit->rho, fit->S, 0));
+    GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_TAIL_COEF, row, fit->coef, fit->R, 0));
+    GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_TAIL_DECAY, row, fit->decay, fit->R, 1));
+    gptsi_static_discard(h, &m->hooks);
+    return GPTS_OK;
+}
+
+/* The layers' new shapes: accepted heads become static (or pruned), older static heads stay as
+   they are.  starts [L,H]: W of each static head, in the order of the heads.                    */
+static gpts_status gptsi_freeze_shapes(gpts_model *m, const gpts_calibration *c, const gpts_freeze_options *o, const gpts_pattern_fit *fit,
+                                       const unsigned char *accepted, gptsi_layer_shape *shapes, int32_t *starts)
+{
+    size_t l, h, n;
+    for (l = 0; l < c->L; l++) {
+        gptsi_layer_shape *shape = &shapes[l];
+        const gpts_heads *old = &m->layers[l].heads;
+        int change = 0;
+        if (!shape->kind) continue;
+        for (h = 0; h < c->H; h++) if (accepted[l * c->H + h]) {
+            const gpts_pattern_fit *f = &fit[l * c->H + h];
+            change = 1;
+            if (o->replacement == GPTS_REPLACE_PRUNE) { shape->kind[h] = GPTSI_PRUNED; continue; }
+            shape->kind[h] = GPTSI_STATIC;
+            if (f->R) { shape->tails = 1; shape->R = gptsi_max(shape->R, f->R); }
+        }
+        if (!change || o->replacement == GPTS_REPLACE_PRUNE) continue;
+        if (old->n && old->S != c->T)
+            return gptsi_fail(m->error, GPTS_UNSUPPORTED, "layer %llu has static heads of length %llu; calibrate at that length to add to them, not at %llu",
+                              (unsigned long long)l, (unsigned long long)old->S, (unsigned long long)c->T);
+        shape->S = c->T; shape->train_patterns = old->n ? shape->train_patterns : o->train_patterns;
+        for (h = 0, n = 0; h < c->H; h++) if (shape->kind[h] == GPTSI_STATIC) {
+            int32_t slot = gptsi_slot_of(old, (int32_t)h), was = slot < 0 ? -1 : old->static_slot[slot];
+            const gpts_pattern_fit *f = &fit[l * c->H + h];
+            starts[l * c->H + n++] = was >= 0 ? (int32_t)gptsi_static_start(old, (size_t)was) : f->R ? (int32_t)f->W : (int32_t)c->T;
+        }
+        shape->tail_start = shape->tails ? starts + l * c->H : NULL;
+    }
+    return GPTS_OK;
+}
+
+/* accepted [L,H] heads get their fit's pattern (or go); on failure of the reshape nothing has changed */
+static gpts_status gptsi_freeze_apply(gpts_model *m, gpts_trainer *trainer, const gpts_calibration *c, const gpts_freeze_options *o,
+                                      const gpts_pattern_fit *fit, const unsigned char *accepted)
+{
+    size_t all = c->L * c->H, l, h, s, r, *terms = GPTSI_NEW(&m->hooks, size_t, gptsi_add(c->L, 1));
+    int32_t *starts = GPTSI_NEW(&m->hooks, int32_t, gptsi_add(all, 1));
+    gptsi_layer_shape *shapes = gptsi_shapes_of(m);
+    gpts_status status = terms && starts && shapes ? GPTS_OK : gptsi_no_memory(m->error, "the layers' shapes", all, sizeof *starts);
+    for (l = 0; status == GPTS_OK && l < c->L; l++) terms[l] = m->layers[l].heads.tail_start ? m->layers[l].heads.R : 0;
+    if (status == GPTS_OK) status = gptsi_freeze_shapes(m, c, o, fit, accepted, shapes, starts);
+    if (status == GPTS_OK) status = gptsi_model_reshape(m, trainer, shapes);
+    for (l = 0; status == GPTS_OK && o->replacement != GPTS_REPLACE_PRUNE && l < c->L; l++) {
+        gpts_tensor *decay = gptsi_layer_tensor(m, l, GPTS_P_TAIL_DECAY);
+        const gpts_real one = 1;                              /* unused terms of older heads are 0 and 1 */
+        for (s = 0; decay && s < decay->rows; s++)
+            for (r = terms[l]; r < decay->columns; r++) m->ops->upload(m->device, decay->data + s * decay->columns + r, &one, sizeof one);
+        for (h = 0; status == GPTS_OK && h < c->H; h++)
+            if (accepted[l * c->H + h]) status = gptsi_static_place(m, l, h, &fit[l * c->H + h]);
+    }
+    gptsi_delete(&m->hooks, terms); gptsi_delete(&m->hooks, starts); gptsi_delete(&m->hooks, shapes);
+    return status;
+}
+
+/* the same model with tensors of its own, on the CPU */
+static gpts_status gptsi_model_copy(gpts_model *copy, gpts_model *m)
+{
+    gptsi_layer_shape *shapes = gptsi_shapes_of(m);
+    gpts_status status;
+    size_t i;
+    if (!shapes) return gptsi_no_memory(m->error, "the layers' shapes", 1, sizeof *shapes);
+    status = gptsi_model_build(copy, &m->config, shapes, &m->hooks);
+    gptsi_delete(&m->hooks, shapes);
+    if (status != GPTS_OK) { memcpy(m->error, copy->error, sizeof m->error); return status; }
+    for (i = 0; i < m->n_tensors; i++) m->ops->download(m->device, copy->tensors[i].data, m->tensors[i].data, m->tensors[i].size * sizeof(gpts_real));
+    return GPTS_OK;
+}
+
+/* mean loss on the calibration's tokens */
+static gpts_status gptsi_calibration_loss(const gpts_calibration *c, gpts_model *m, const int32_t *targets, double *loss)
+{
+    size_t n, T = c->T;
+    double sum = 0, one;
+    gpts_batch batch;
+    memset(&batch, 0, sizeof batch);
+    for (n = 0; n < c->n_sequences; n++) {
+        batch.B = 1; batch.T = T; batch.tokens = c->tokens + n * T; batch.targets = targets + n * T;
+        GPTSI_TRY(gpts_model_forward(m, &batch, NULL, &one));
+        sum += one;
+    }
+    *loss = sum / (double)c->n_sequences;
+    return GPTS_OK;
+}
+
+/* (S4)  score = loss with this one head's fitted pattern in place, less the loss without.  One
+   forward pass over the calibration's tokens a head.  Test: tests/fit.c swap_scores_equal_a_swap. */
+static gpts_status gptsi_select_loss(gpts_calibration *c, gpts_model *m, double *score, const int32_t *targets)
+{
+    size_t all = c->L * c->H, i, n, *order = GPTSI_NEW(&m->hooks, size_t, gptsi_add(all, 1));
+    gpts_freeze_options o = gpts_freeze_options_default();
+    gptsi_fits fits;
+    unsigned char *accepted;
+    double base = 0, loss = 0;
+    gpts_status status = GPTS_OK;
+    memset(&fits, 0, sizeof fits);
+    fits.c = c; fits.o = &o; fits.order = order;
+    fits.fit = GPTSI_NEW(&m->hooks, gpts_pattern_fit, gptsi_add(all, 1));
+    accepted = GPTSI_NEW(&m->hooks, unsigned char, gptsi_add(all, 1));
+    o.replacement = GPTS_REPLACE_EXACT;
+    if (!order || !fits.fit || !accepted) status = gptsi_no_memory(m->error, "the fits of all heads", all, sizeof *fits.fit);
+    else {
+        n = gptsi_ranking(score, all, order);
+        status = gptsi_fits_make(&fits, n, m->error);
+        if (status == GPTS_OK) status = gptsi_calibration_loss(c, m, targets, &base);
+        for (i = 0; status == GPTS_OK && i < n; i++) {
+            gpts_model copy;
+            memset(&copy, 0, sizeof copy);
+            memset(accepted, 0, all);
+            accepted[order[i]] = 1;
+            status = gptsi_model_copy(&copy, m);
+            if (status == GPTS_OK) {
+                status = gptsi_freeze_apply(&copy, NULL, c, &o, fits.fit, accepted);
+                if (status == GPTS_OK) status = gptsi_calibration_loss(c, &copy, targets, &loss);
+                if (status != GPTS_OK) memcpy(m->error, copy.error, sizeof m->error);
+                score[order[i]] = loss - base;
+            }
+            gpts_model_free(&copy);
+        }
+    }
+    for (i = 0; fits.fit && i < all; i++) gpts_pattern_fit_free(&fits.fit[i]);
+    gptsi_delete(&m->hooks, fits.fit); gptsi_delete(&m->hooks, order); gptsi_delete(&m->hooks, accepted);
+    return status;
+}
+
+GPTS_API gpts_status gpts_select(gpts_calibration *c, gpts_model *m, const gpts_freeze_options *options, double *score)
+{
+    gpts_freeze_options o = options ? *options : gpts_freeze_options_default();
+    size_t all, i, n;
+    const double *from;
+    int32_t *targets = NULL;
+    gpts_status status = GPTS_OK;
+    GPTSI_TRY(gptsi_calibration_fits(c, m, &o));
+    all = c->L * c->H;
+    from = o.selector == GPTS_SELECT_DIVERGENCE ? c->divergence : o.selector == GPTS_SELECT_OUTPUT ? c->output : c->variance;
+    for (i = 0; i < all; i++) score[i] = c->variance[i] < 0 ? (double)NAN : from[i];
+    if (o.selector == GPTS_SELECT_RANDOM) return gptsi_select_random(c, m, &o, score);
+    if (o.selector == GPTS_SELECT_LIST) {
+        for (i = 0; i < all; i++) {
+            for (n = 0; n < o.n_list && (size_t)o.list[n] != i; n++) {}
+            if (score[i] == score[i]) score[i] = n < o.n_list ? (double)n : (double)NAN;
+        }
+        return GPTS_OK;
+    }
+    if (o.selector != GPTS_SELECT_LOSS && o.selector != GPTS_SELECT_GATE_TAYLOR) return GPTS_OK;
+    if (!(targets = GPTSI_NEW(&m->hooks, int32_t, c->n_sequences * c->T))) return gptsi_no_memory(m->error, "targets", c->n_sequences * c->T, sizeof *targets);
+    for (i = 0; i < c->n_sequences * c->T; i++) targets[i] = (i + 1) % c->T ? c->tokens[i + 1] : -1;
+    status = o.selector == GPTS_SELECT_LOSS ? gptsi_select_loss(c, m, score, targets) : gptsi_select_gate(c, m, score, targets);
+    gptsi_delete(&m->hooks, targets);
+    return status;
+}
+
+/* ---- replacement --------------------------------------------------------------------------------- */
+
+GPTS_API void gpts_freeze_report_free(gpts_freeze_report *report)
+{
+    if (!report) return;
+    gptsi_delete(&report->hooks, report->heads);
+    report->heads = NULL; report->n = 0;
+}
+
+/* the running mean: alpha = rho = 0, W = 1, one term that does not decay */
+static void gptsi_fit_uniform(gpts_pattern_fit *fit)
+{
+    memset(fit->alpha, 0, 2 * fit->S * sizeof *fit->alpha);
+    fit->W = fit->S > 1; fit->R = fit->S > 1; fit->coef[0] = fit->decay[0] = 1;
+    if (fit->S == 1) fit->W = 1;
+}
+
+GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_calibration *c, const gpts_freeze_options *options, gpts_freeze_report *report)
+{
+    gpts_freeze_options o = options ? *options : gpts_freeze_options_default();
+    size_t all, candidates = 0, wanted, taken = 0, next = 0, i, *order;
+    gpts_freeze_report r;
+    gptsi_fits fits;
+    double *score;
+    unsigned char *accepted;
+    gpts_status status;
+    if (report) memset(report, 0, sizeof *report);
+    GPTSI_TRY(gptsi_calibration_fits(c, m, &o));
+    all = c->L * c->H;
+    memset(&r, 0, sizeof r); memset(&fits, 0, sizeof fits);
+    r.hooks = m->hooks; r.wanted = wanted = gptsi_freeze_count(&o, all);
+    score = GPTSI_NEW(&m->hooks, double, gptsi_add(all, 1)); order = GPTSI_NEW(&m->hooks, size_t, gptsi_add(all, 1));
+    accepted = GPTSI_NEW(&m->hooks, unsigned char, gptsi_add(all, 1)); fits.fit = GPTSI_NEW(&m->hooks, gpts_pattern_fit, gptsi_add(all, 1));
+    r.heads = GPTSI_NEW(&m->hooks, gpts_frozen_head, gptsi_add(all, 1));
+    status = score && order && accepted && fits.fit && r.heads ? GPTS_OK
+           : gptsi_no_memory(m->error, "the choice of heads", all, sizeof *fits.fit);
+    if (status == GPTS_OK) status = gpts_select(c, m, &o, score);
+    if (status == GPTS_OK) candidates = gptsi_ranking(score, all, order);
+    fits.c = c; fits.o = &o; fits.tolerance = o.replacement == GPTS_REPLACE_LINEAR ? o.tolerance : 0;
+    while (status == GPTS_OK && taken < wanted && next < candidates) {         /* what the gate refuses, the next make up for */
+        size_t n = gptsi_min(wanted - taken, candidates - next);
+        fits.order = order + next;
+        status = gptsi_fits_make(&fits, n, m->error);
+        for (i = next; status == GPTS_OK && i < next + n; i++) {
+            gpts_pattern_fit *fit = &fits.fit[order[i]];
+            gpts_frozen_head *head = &r.heads[taken];
+            if (o.gate >= 0 && fit->exact > o.gate) { r.refused++; continue; }
+            if (o.replacement == GPTS_REPLACE_UNIFORM) gptsi_fit_uniform(fit);
+            accepted[order[i]] = 1;
+            head->layer = (int32_t)(order[i] / c->H); head->head = (int32_t)(order[i] % c->H); head->score = score[order[i]];
+            head->W = fit->W; head->R = fit->R; head->divergence = fit->divergence; head->gap = fit->gap;
+            head->worst_gap = fit->worst_gap; head->mass_error = fit->mass_error;
+            if (o.replacement != GPTS_REPLACE_PRUNE) { if (fit->R) r.linear++; else r.exact++; }
+            taken++;
+        }
+        next += n;
+    }
+    r.n = taken;
+    if (status == GPTS_OK && taken) status = gptsi_freeze_apply(m, trainer, c, &o, fits.fit, accepted);
+    for (i = 0; fits.fit && i < all; i++) gpts_pattern_fit_free(&fits.fit[i]);
+    gptsi_delete(&m->hooks, fits.fit); gptsi_delete(&m->hooks, score); gptsi_delete(&m->hooks, order);
+    gptsi_delete(&m->hooks, accepted);
+    if (status == GPTS_OK && report) *report = r;
+    else gpts_freeze_report_free(&r);
+    return status;
+}
 
 /* ==============================================================================
    @@SAMPLE  sessions with a cache; logits to token
