@@ -309,11 +309,15 @@ static void masses_that_are_no_pattern_get_a_sentence(void)
 
 enum { V = 23, LAYERS = 3, HEADS = 4, C = 24, LENGTH = 40, BATCH = 4 };
 
+static int threads = 1;                                   /* small models: waking others costs more */
 static void model_make(gpts_model *m, gpts_position position, uint64_t seed)
 {
+    gpts_hooks hooks;
     gpts_config c = gpts_config_default();
     c.vocab_size = V; c.n_positions = LENGTH + 20; c.n_layer = LAYERS; c.n_head = HEADS; c.n_embd = C; c.n_inner = 32; c.position = position;
-    t_status(gpts_model_init(m, &c, seed, NULL), GPTS_OK);
+    memset(&hooks, 0, sizeof hooks);
+    hooks.threads = threads;
+    t_status(gpts_model_init(m, &c, seed, &hooks), GPTS_OK);
 }
 static void text_make(uint16_t *text, size_t n)           /* repeats of the past, so that heads have work */
 {
@@ -455,6 +459,31 @@ static void calibration_equals_the_definition(void)      /* (C1) (S1) (S2) (S3) 
         free(before);
         gpts_calibration_free(&cal); gpts_trainer_free(&t); gpts_model_free(&m);
     }
+}
+
+/* Whatever the number of threads: the same statistics, choice, patterns, and weights after more updates. */
+static void bits_do_not_depend_on_threads(void)
+{
+    gpts_model m[2];
+    gpts_trainer t[2];
+    gpts_calibration c[2];
+    size_t i, k;
+    for (k = 0; k < 2; k++) {
+        threads = k ? 3 : 1;
+        memset(&c[k], 0, sizeof c[k]);
+        setup(&m[k], &t[k], GPTS_POSITION_ROPE, 5);
+        t_status(gpts_calibrate(&c[k], &m[k], calibration_tokens, N_CALIBRATION, LENGTH), GPTS_OK);
+        t_status(gpts_freeze(&m[k], &t[k], &c[k], NULL, NULL), GPTS_OK);
+        train(&t[k], 2);
+    }
+    threads = 1;
+    t_bits(c[0].column, c[1].column, LAYERS * HEADS * (2 * LENGTH + 4) * sizeof(double));
+    t_equal(m[0].n_tensors, m[1].n_tensors);
+    for (i = 0; i < m[0].n_tensors && i < m[1].n_tensors; i++) {
+        t_text(m[0].tensors[i].name, m[1].tensors[i].name);
+        t_bits(m[0].tensors[i].data, m[1].tensors[i].data, m[0].tensors[i].size * sizeof(gpts_real));
+    }
+    for (k = 0; k < 2; k++) { gpts_calibration_free(&c[k]); gpts_trainer_free(&t[k]); gpts_model_free(&m[k]); }
 }
 
 /* ---- selection --------------------------------------------------------------------------------------- */
@@ -924,6 +953,7 @@ int main(int argc, char **argv)
     T(noise_and_periods_stay_exact);
     T(masses_that_are_no_pattern_get_a_sentence);
     T(calibration_equals_the_definition);
+    T(bits_do_not_depend_on_threads);
     T(gate_scores_equal_differences);
     T(swap_scores_equal_a_swap);
     T(selection_is_global_with_ties_by_index);
