@@ -454,7 +454,7 @@ static inline void corpus_prepare(corpus_tokens *data)
         snprintf(data->source, sizeof data->source, "stories made by corpus.h, seed %lld", (long long)cli.seed);
     }
     data->bytes = bytes;
-    cut = bytes - (size_t)(cli.validation * (double)bytes);
+    cut = (size_t)((1 - cli.validation) * (double)bytes);
     while (cut < bytes && ((unsigned char)text[cut] & 0xC0) == 0x80) cut++;      /* not inside a character */
     corpus_tokenizer(&data->tokenizer, cli.tokenizer ? cli.tokenizer : "bpe", text, cli.tokenizer && !strcmp(cli.tokenizer, "chars") ? bytes : cut);
     data->train = corpus_encode(&data->tokenizer, text, cut, &data->n_train);
