@@ -727,6 +727,11 @@ GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path
 GPTS_API gpts_status gpts_model_load_memory_checked(gpts_model *model, const void *data, size_t bytes,
                                                     const gpts_hooks *hooks, uint32_t abi);
 GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path);
+/* The same in `dtype`: F32, or F16 or BF16, rounded to nearest. */
+GPTS_API gpts_status gpts_model_save_as(gpts_model *model, const char *path, gpts_dtype dtype);
+/* For Python's transformers (GPT2LMHeadModel): its names, and config.json in the same folder.
+   UNSUPPORTED unless the model is GPT-2's: learned positions, norms, MLP, every head live. */
+GPTS_API gpts_status gpts_model_export(gpts_model *model, const char *path, gpts_dtype dtype);
 
 /* The model plus train.* tensors (moments, step, RNG, data position) in one file.
    Load makes both; the trainer's options are those stored.                                */
@@ -8043,7 +8048,8 @@ GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes
    The rules are those of the format's page and its reference reader (huggingface/
    safetensors): N at most 100,000,000; the header starts with '{' and may end in spaces;
    no name twice; the ranges, sorted, fill the buffer without a hole, an overlap or a rest;
-   each is as long as its shape and type say, in arithmetic that does not wrap.
+   each is as long as its shape and type say, in arithmetic that does not wrap.  Where that
+   reader is milder than the page (space before '{', equal duplicates, null for a map), the page holds.
    Every rule is checked before anything as large as the file says is allocated.
    (tests/safetensors.c)                                                                */
 
@@ -8719,14 +8725,14 @@ static const char *const gptsi_activation_names[] = { "gelu_new", "gelu", "relu"
 static const char *const gptsi_position_names[] = { "learned", "rope", "none" };
 static const char *const gptsi_norm_names[] = { "layer_norm", "none" };
 
-static void gptsi_config_text(gptsi_text *text, const gpts_config *c)
+static void gptsi_config_text(gptsi_text *text, const gpts_config *c, const char *start)
 {
     const struct { const char *key; int64_t value; } integers[] = {
         { "vocab_size", c->vocab_size }, { "n_positions", c->n_positions }, { "n_layer", c->n_layer },
         { "n_head", c->n_head }, { "n_embd", c->n_embd }, { "n_inner", c->n_inner < 0 ? 4 * c->n_embd : c->n_inner }
     };
     size_t i;
-    gptsi_text_add(text, "{\"model_type\":\"gptstatic\"");
+    gptsi_text_add(text, start);
     for (i = 0; i < sizeof integers / sizeof integers[0]; i++) {
         gptsi_text_add(text, ",\"");
         gptsi_text_add(text, integers[i].key);
@@ -9385,12 +9391,12 @@ static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_traine
     int32_t *at;
     char name[GPTS_NAME_BYTES];
     memset(w, 0, sizeof *w);
-    room = gptsi_add(gptsi_add(gptsi_mul(m->n_tensors, 3), gptsi_mul(L, 3)), 16);
+    room = gptsi_add(gptsi_add(gptsi_mul(m->n_tensors, 3), gptsi_mul(L, 6)), 16);
     w->entries = GPTSI_NEW(&m->hooks, gpts_file_entry, room);
     w->names = (char (*)[GPTS_NAME_BYTES + 16])gptsi_new(&m->hooks, room, sizeof w->names[0]);
     w->integers = at = GPTSI_NEW(&m->hooks, int32_t, gptsi_add(gptsi_mul(L, gptsi_mul(H, 2)), 1));
     w->config.hooks = &m->hooks;
-    gptsi_config_text(&w->config, &m->config);
+    gptsi_config_text(&w->config, &m->config, "{\"model_type\":\"gptstatic\"");
     gptsi_text_bytes(&w->config, "", 1);
     if (!w->entries || !w->names || !w->integers || w->config.failed)
         return gptsi_no_memory(m->error, "writing a model", room, sizeof *w->entries + sizeof w->names[0]);
@@ -9425,36 +9431,109 @@ static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_traine
     return GPTS_OK;
 }
 
-static gpts_status gptsi_model_write(gpts_model *m, gpts_trainer *t, gpts_dtype dtype, const char *path)
+static gpts_status gptsi_writer_save(gptsi_writer *w, gpts_model *m, const char *path)
 {
     gpts_file_pair metadata[3];
-    gptsi_writer w;
-    gpts_status status = gptsi_writer_fill(&w, m, t, dtype);
-    metadata[0].key = "config"; metadata[0].value = w.config.data;
+    metadata[0].key = "config"; metadata[0].value = w->config.data;
     metadata[1].key = "format"; metadata[1].value = "pt";
     metadata[2].key = "format_version"; metadata[2].value = "1";
-    if (status == GPTS_OK) status = gptsi_file_write(path, w.entries, w.n, metadata, 3, m, w.n_device, &m->hooks, m->error);
-    gptsi_delete(&m->hooks, w.entries);
-    gptsi_delete(&m->hooks, w.names);
-    gptsi_delete(&m->hooks, w.integers);
-    gptsi_delete(&m->hooks, w.config.data);
-    return status;
+    return gptsi_file_write(path, w->entries, w->n, metadata, 3, m, w->n_device, &m->hooks, m->error);
+}
+static void gptsi_writer_free(gptsi_writer *w, const gpts_hooks *hooks)
+{
+    gptsi_delete(hooks, w->entries);
+    gptsi_delete(hooks, w->names);
+    gptsi_delete(hooks, w->integers);
+    gptsi_delete(hooks, w->config.data);
 }
 
-GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path)
+GPTS_API gpts_status gpts_model_save_as(gpts_model *model, const char *path, gpts_dtype dtype)
 {
-    return gptsi_model_write(model, NULL, GPTS_F32, path);
+    gptsi_writer w;
+    gpts_status status;
+    if (dtype != GPTS_F32 && dtype != GPTS_F16 && dtype != GPTS_BF16)
+        return gptsi_fail(model->error, GPTS_UNSUPPORTED, "models are saved as F32, F16 or BF16");
+    status = gptsi_writer_fill(&w, model, NULL, dtype);
+    if (status == GPTS_OK) status = gptsi_writer_save(&w, model, path);
+    gptsi_writer_free(&w, &model->hooks);
+    return status;
+}
+GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path) { return gpts_model_save_as(model, path, GPTS_F32); }
+
+/* transformers' GPT-2 has every bias: those that a model lacks are written as zeros. */
+static void gptsi_writer_zero_biases(gptsi_writer *w, const gpts_model *m, const gpts_real *zeros)
+{
+    static const char *const layer[] = { "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj" };
+    size_t C = (size_t)m->config.n_embd, l, k;
+    char name[GPTS_NAME_BYTES];
+    for (l = 0; l < (size_t)m->config.n_layer; l++)
+        for (k = 0; k < 6; k++) {
+            snprintf(name, sizeof name, "h.%lu.%s.bias", (unsigned long)l, layer[k]);
+            gptsi_writer_add(w, "", name, w->entries[0].dtype, 1, k == 1 ? 3 * C : k == 4 ? gptsi_inner(&m->config) : C, 1, zeros);
+        }
+    gptsi_writer_add(w, "", "ln_f.bias", w->entries[0].dtype, 1, C, 1, zeros);
+}
+
+GPTS_API gpts_status gpts_model_export(gpts_model *model, const char *path, gpts_dtype dtype)
+{
+    static const char start[] = "{\"model_type\":\"gpt2\",\"architectures\":[\"GPT2LMHeadModel\"],\"bos_token_id\":null,\"eos_token_id\":null,"
+        "\"resid_pdrop\":0.0,\"embd_pdrop\":0.0,\"attn_pdrop\":0.0";
+    const gpts_hooks *hooks = &model->hooks;
+    size_t F = gptsi_inner(&model->config), C = (size_t)model->config.n_embd, n, i, k;
+    gpts_config config = model->config;
+    gpts_real *zeros;
+    char *beside;
+    gptsi_writer w;
+    gpts_status status;
+    if (dtype != GPTS_F32 && dtype != GPTS_F16 && dtype != GPTS_BF16)
+        return gptsi_fail(model->error, GPTS_UNSUPPORTED, "models are exported as F32, F16 or BF16");
+    for (i = 0; i < (size_t)config.n_layer && model->layers[i].heads.U == (size_t)config.n_head; i++) { }
+    if (i < (size_t)config.n_layer || config.position != GPTS_POSITION_LEARNED || config.norm != GPTS_NORM_LAYER || !F)
+        return gptsi_fail(model->error, GPTS_UNSUPPORTED, "only a model of GPT-2's kind can be exported: learned positions, norms, an MLP, all heads live");
+    if (!path || !*path) return gptsi_fail(model->error, GPTS_BAD_ARGUMENT, "no file name was given");
+    config.bias = 1; config.n_inner = (int64_t)F;
+    for (n = strlen(path); n > 0 && path[n - 1] != '/' && path[n - 1] != '\\'; n--) { }
+    beside = GPTSI_NEW(hooks, char, n + 16);
+    zeros = GPTSI_NEW(hooks, gpts_real, gptsi_max(3 * C, F));
+    status = gptsi_writer_fill(&w, model, NULL, dtype);
+    if (status == GPTS_OK && (!beside || !zeros)) status = gptsi_no_memory(model->error, "writing a model", gptsi_max(3 * C, F), sizeof *zeros);
+    if (status == GPTS_OK) {
+        if (!model->config.bias) gptsi_writer_zero_biases(&w, model, zeros);
+        for (i = 0; i < w.n; i++) {
+            if (!strcmp(w.names[i], "lm_head.weight")) continue;
+            k = strlen(w.names[i]);
+            memmove(w.names[i] + 12, w.names[i], k + 1);
+            memcpy(w.names[i], "transformer.", 12);
+        }
+        w.config.n = 0;
+        gptsi_config_text(&w.config, &config, start);
+        gptsi_text_bytes(&w.config, "", 1);
+        if (w.config.failed) status = gptsi_no_memory(model->error, "writing a model", 1024, 1);
+    }
+    if (status == GPTS_OK) status = gptsi_writer_save(&w, model, path);
+    if (status == GPTS_OK) {
+        memcpy(beside, path, n);
+        memcpy(beside + n, "config.json", sizeof "config.json");
+        status = gptsi_replace_file(beside, w.config.data, w.config.n - 1, hooks, model->error);
+    }
+    gptsi_writer_free(&w, hooks);
+    gptsi_delete(hooks, zeros);
+    gptsi_delete(hooks, beside);
+    return status;
 }
 
 GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *path)
 {
     gpts_model *m = trainer->model;
+    gptsi_writer w;
     gpts_status status;
     if (!m) return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the trainer has no model");
     if (trainer->accumulated)
         return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the gradients of %llu batches are accumulated: apply them before saving",
             (unsigned long long)trainer->accumulated);
-    status = gptsi_model_write(m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32, path);
+    status = gptsi_writer_fill(&w, m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32);
+    if (status == GPTS_OK) status = gptsi_writer_save(&w, m, path);
+    gptsi_writer_free(&w, &m->hooks);
     if (status != GPTS_OK) memcpy(trainer->error, m->error, sizeof trainer->error);
     return status;
 }

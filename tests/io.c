@@ -671,6 +671,46 @@ static void a_config_beside_the_file_is_read(void)
     gpts_model_free(&m);
 }
 
+/* What is exported for transformers is read back as the same model; its missing biases are zeros
+   (tests/interchange has transformers itself read it). */
+static void exported_models_load_with_their_config(void)
+{
+    gpts_config config = gpts_config_default();
+    gpts_model m, back;
+    gpts_file file;
+    const char *path = scratch("io_export");
+    size_t i;
+    memset(&m, 0, sizeof m);
+    config.vocab_size = 29; config.n_positions = 16; config.n_layer = 2; config.n_head = 3; config.n_embd = 24; config.n_inner = 40;
+    config.bias = 0; config.activation = GPTS_RELU; config.unscaled_scores = 1; config.layer_norm_epsilon = 0.00123;
+    t_status(gpts_model_init(&m, &config, 3, NULL), GPTS_OK);
+    randomise(&m, 9);
+    round_to_float(&m);
+    t_status(gpts_model_export(&m, path, GPTS_F32), GPTS_OK);
+    t_status(gpts_file_open(&file, path, NULL), GPTS_OK);
+    t_ok(gpts_file_find(&file, "transformer.h.1.mlp.c_fc.bias") != NULL);
+    gpts_file_close(&file);
+    t_status(gpts_model_load(&back, path, NULL), GPTS_OK);
+    if (t_state.bad) { printf("  %s%s\n", m.error, back.error); return; }
+    t_equal(back.config.bias, 1);
+    t_ok(back.config.unscaled_scores && back.config.activation == GPTS_RELU && back.config.n_inner == 40);
+    for (i = 0; i < 24; i++) t_close(gpts_model_tensor(&back, "ln_f.bias")->data[i], 0, 0);
+    same_logits(&m, &back, 16);
+    gpts_model_free(&back);
+    t_status(gpts_model_save_as(&m, path, GPTS_BF16), GPTS_OK);
+    t_status(gpts_model_load(&back, path, NULL), GPTS_OK);
+    t_close(back.tensors[0].data[5], gptsi_float(gptsi_to_bf16((double)m.tensors[0].data[5]) << 16), 0);
+    gpts_model_free(&back);
+    t_status(gpts_model_save_as(&m, path, GPTS_I32), GPTS_UNSUPPORTED);
+    gpts_model_free(&m);
+    t_status(case_model(&m, &kinds[4], NULL), GPTS_OK);
+    t_status(gpts_model_export(&m, path, GPTS_F32), GPTS_UNSUPPORTED);
+    t_says(m.error, "GPT-2's kind");
+    gpts_model_free(&m);
+    remove(path);
+    remove("build/tests/config.json");
+}
+
 /* ---- files that lie ------------------------------------------------------------------------ */
 
 static const char *config_for(int64_t V, int64_t positions, int64_t L, int64_t H, int64_t C, const char *more)
@@ -1109,6 +1149,7 @@ int main(int argc, char **argv)
     T(nanogpt_files_give_the_plain_models_logits);
     T(halves_and_doubles_load);
     T(a_config_beside_the_file_is_read);
+    T(exported_models_load_with_their_config);
     T(configs_that_do_not_fit_the_tensors_are_refused);
     T(tensors_that_do_not_fit_are_refused);
     T(static_heads_load_as_the_file_says);
