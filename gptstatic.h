@@ -715,6 +715,65 @@ GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *en
                                      const gpts_file_pair *metadata, size_t n_metadata,
                                      const gpts_hooks *hooks, char *error);
 
+/* ---- attention-only models and masks --------------------------------------------------------
+   Models without MLP, norm or positions, made to study attention alone: they come under
+   Llama-style names with a Llama-style config.json, and are used through a padding mask and
+   labels that are shifted inside.                                                          */
+
+/* V 4096, context 512; no MLP, norm, position or bias; untied. */
+GPTS_API gpts_config gpts_config_attention_only(int64_t n_layer, int64_t n_head, int64_t n_embd);
+
+/* mask [B,T]: 1 a real token, 0 padding -> first, length [B] =; a row of zeros has length 0.
+   BAD_ARGUMENT: another value, or a hole; `error` (or NULL) names the row and position.     */
+GPTS_API gpts_status gpts_mask_intervals(const int32_t *mask, size_t B, size_t T, int32_t *first, int32_t *length, char *error);
+/* (X4) targets[b,t] = labels[b,t+1] where that is 0 or more and, under a mask (or NULL), both
+   t and t+1 are real; else -1.                                                              */
+GPTS_API void gpts_labels_to_targets(const int32_t *labels, const int32_t *mask, size_t B, size_t T, int32_t *targets);
+
+/* An array with its shape, as it arrives from elsewhere; data NULL: not given. */
+typedef struct gpts_ids_array { const int32_t *data; size_t rank, shape[4]; } gpts_ids_array;
+typedef struct gpts_real_array { gpts_real *data; size_t rank, shape[4]; } gpts_real_array;
+typedef struct gpts_masked_call {
+    gpts_ids_array input_ids;                 /* [B,T]                                       */
+    gpts_ids_array attention_mask;            /* [B,T] of 0/1; not given: all 1              */
+    gpts_ids_array labels;                    /* [B,T], ignored below 0; or not given        */
+    gpts_real_array hidden_states;            /* [B,T,C] what the output matrix reads, =     */
+    gpts_real_array logits;                   /* [B,T,V] =                                   */
+    double loss;                              /* = mean over the labels that count; 0: none  */
+} gpts_masked_call;
+/* BAD_SHAPE names the array, the expected and the found shape. */
+GPTS_API gpts_status gpts_model_forward_masked(gpts_model *model, gpts_masked_call *call);
+
+/* Any safetensors file of a model whose tensors have other names.  What is known without a
+   map: embed_tokens, embed_positions, lm_head, and under layers.<i>. q_proj, k_proj, v_proj,
+   a packed in_proj_weight [3C,C] behind or instead of them, out_proj, o_proj, all [out,in].
+   Chains of linear maps are folded.  A map is a JSON object from names there to names here,
+   tried first; {i} stands for a layer's number, {*} for anything, null for "ignore":
+     { "blocks.{i}.attn.W_Q": "h.{i}.attn.q.weight [in,out]",  "blocks.{i}.mask": null,
+       "@config": { "num_attention_heads": 8 },
+       "@probe": { "tokens": [5,7], "ids": [0,3], "logits": [0.25,-1.5] } }
+   Names here are those of the parameter table ([in,out] unless it says [out,in]) and
+   h.{i}.attn. q, k, v, in_proj, out_proj, o with .weight ([out,in] unless it says [in,out]) or
+   .bias.  A probe (in the map, or left in the file's metadata by gpts_model_save_mapped) holds
+   logits of the last token: weights read the wrong way round do not pass it.               */
+typedef struct gpts_mapping {
+    const char *map;                          /* path of a map, or NULL                      */
+    const char *config;                       /* path of settings; NULL: config.json beside the file, if there */
+    int64_t n_head;                           /* 0: as the settings say                      */
+    int unscaled_scores;                      /* 1: without 1/sqrt(D); 0: as the settings say */
+    const int32_t *tokens; size_t n;          /* text at hand (or NULL): refuse a reading of square weights or of
+                                                 the scaling that another one beats on it     */
+    gpts_dtype dtype;                         /* saving: GPTS_F16, GPTS_BF16; else F32       */
+    char *table;                              /* out: what became of each tensor, as lines; gpts_release it */
+} gpts_mapping;
+#define gpts_model_load_mapped(model, path, mapping, hooks) \
+    gpts_model_load_mapped_checked((model), (path), (mapping), (hooks), GPTS_ABI)
+GPTS_API gpts_status gpts_model_load_mapped_checked(gpts_model *model, const char *path, gpts_mapping *mapping,
+                                                    const gpts_hooks *hooks, uint32_t abi);
+/* Back under the names of the file `like` (NULL: Llama's), with config.json beside it.
+   UNSUPPORTED: a static or pruned head, an approximator (gpts_model_save keeps those).     */
+GPTS_API gpts_status gpts_model_save_mapped(gpts_model *model, const char *path, const char *like, gpts_mapping *mapping);
+
 /* ---- files: models, checkpoints, approximators, tokens ----------------------------------------- */
 
 /* Our own files, GPT-2 (Hugging Face names, `transformer.` or not, stored masks ignored)
@@ -9957,6 +10016,1119 @@ GPTS_API gpts_status gpts_tokens_save(gpts_tokens *tokens, const char *path)
     gptsi_delete(hooks, raw);
     gptsi_delete(hooks, json);
     gptsi_delete(hooks, text.data);
+    return status;
+}
+
+/* ---- attention-only models and masks --------------------------------------------------- */
+
+GPTS_API gpts_config gpts_config_attention_only(int64_t n_layer, int64_t n_head, int64_t n_embd)
+{
+    gpts_config c = gpts_config_default();
+    c.vocab_size = 4096; c.n_positions = 512; c.n_layer = n_layer; c.n_head = n_head; c.n_embd = n_embd;
+    c.n_inner = 0; c.norm = GPTS_NORM_NONE; c.position = GPTS_POSITION_NONE; c.bias = 0; c.tie_word_embeddings = 0;
+    return c;
+}
+
+GPTS_API gpts_status gpts_mask_intervals(const int32_t *mask, size_t B, size_t T, int32_t *first, int32_t *length, char *error)
+{
+    size_t b, t, begin, end;
+    for (b = 0; b < B; b++, mask += T) {
+        for (begin = 0; begin < T && mask[begin] == 0; begin++) { }
+        for (end = begin; end < T && mask[end] == 1; end++) { }
+        for (t = end; t < T && mask[t] == 0; t++) { }
+        if (t < T && mask[t] == 1)
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "attention_mask row %llu has a hole: 0 at position %llu, 1 again at %llu; "
+                "the ones must be one interval", (unsigned long long)b, (unsigned long long)end, (unsigned long long)t);
+        if (t < T)
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "attention_mask row %llu, position %llu is %ld, expected 0 or 1",
+                (unsigned long long)b, (unsigned long long)t, (long)mask[t]);
+        first[b] = (int32_t)(begin < T ? begin : 0);
+        length[b] = (int32_t)(end - begin);
+    }
+    return GPTS_OK;
+}
+
+GPTS_API void gpts_labels_to_targets(const int32_t *labels, const int32_t *mask, size_t B, size_t T, int32_t *targets)
+{
+    size_t b, t, n;
+    for (b = 0; b < B; b++) for (t = 0; t < T; t++) {
+        n = b * T + t;
+        targets[n] = t + 1 < T && labels[n + 1] >= 0 && (!mask || (mask[n] && mask[n + 1])) ? labels[n + 1] : -1;      /* (X4) */
+    }
+}
+
+/* "input_ids has shape [2,3,4], expected [2,3]" */
+static gpts_status gptsi_shape_check(const char *name, size_t rank, const size_t *shape, size_t n, const size_t *expected, char *error)
+{
+    char text[2][120];
+    size_t side, i;
+    int same = rank == n;
+    for (i = 0; same && i < n; i++) same = shape[i] == expected[i];
+    if (same) return GPTS_OK;
+    for (side = 0; side < 2; side++) {
+        const size_t *sizes = side ? expected : shape;
+        size_t r = side ? n : rank, at = 1;
+        text[side][0] = '['; text[side][1] = 0;
+        for (i = 0; i < r && i < 4; i++)
+            at += (size_t)snprintf(text[side] + at, sizeof text[side] - at, i ? ",%llu" : "%llu", (unsigned long long)sizes[i]);
+        snprintf(text[side] + at, sizeof text[side] - at, r > 4 ? ",...]" : "]");
+    }
+    return gptsi_fail(error, GPTS_BAD_SHAPE, "%s has shape %s, expected %s", name, text[0], text[1]);
+}
+
+GPTS_API gpts_status gpts_model_forward_masked(gpts_model *m, gpts_masked_call *call)
+{
+    size_t shape[3], B, T, n;
+    int32_t *block, *targets;
+    gpts_batch batch;
+    gpts_status status = GPTS_OK;
+    if (call->input_ids.rank != 2 || !call->input_ids.data)
+        return gptsi_fail(m->error, GPTS_BAD_SHAPE, "input_ids has %llu dimensions, expected 2: [B,T]",
+                          (unsigned long long)(call->input_ids.data ? call->input_ids.rank : 0));
+    B = shape[0] = call->input_ids.shape[0]; T = shape[1] = call->input_ids.shape[1]; shape[2] = (size_t)m->config.n_embd;
+    if (call->attention_mask.data) GPTSI_TRY(gptsi_shape_check("attention_mask", call->attention_mask.rank, call->attention_mask.shape, 2, shape, m->error));
+    if (call->labels.data) GPTSI_TRY(gptsi_shape_check("labels", call->labels.rank, call->labels.shape, 2, shape, m->error));
+    if (call->hidden_states.data) GPTSI_TRY(gptsi_shape_check("hidden_states", call->hidden_states.rank, call->hidden_states.shape, 3, shape, m->error));
+    shape[2] = (size_t)m->config.vocab_size;
+    if (call->logits.data) GPTSI_TRY(gptsi_shape_check("logits", call->logits.rank, call->logits.shape, 3, shape, m->error));
+    n = gptsi_mul(B, T);
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = call->input_ids.data; batch.B = B; batch.T = T;
+    block = GPTSI_NEW(&m->hooks, int32_t, gptsi_add(n, gptsi_mul(B, 2)));
+    if (!block) return gptsi_no_memory(m->error, "a masked batch", n, sizeof *block);
+    targets = block + 2 * B;
+    if (call->attention_mask.data) {
+        status = gpts_mask_intervals(call->attention_mask.data, B, T, block, block + B, m->error);
+        batch.first = block; batch.length = block + B;
+    }
+    if (call->labels.data) {
+        gpts_labels_to_targets(call->labels.data, call->attention_mask.data, B, T, targets);
+        batch.targets = targets;
+    }
+    if (status == GPTS_OK) status = gpts_model_forward(m, &batch, call->logits.data, &call->loss);
+    if (status == GPTS_OK && call->hidden_states.data) {
+        if (m->ops->activation_bytes == sizeof(gpts_real))
+            m->ops->download(m->device, call->hidden_states.data, m->work->norm, n * (size_t)m->config.n_embd * sizeof(gpts_real));
+        else status = gptsi_fail(m->error, GPTS_UNSUPPORTED, "hidden_states are not given out by the device '%s'", m->ops->name);
+    }
+    gptsi_delete(&m->hooks, block);
+    return status;
+}
+
+/* ---- other people's names: settings ------------------------------------------------------
+   The keys of a config.json, ours or Llama's (transformers, LlamaConfig); others are ignored. */
+
+enum { GPTSI_SET_V, GPTSI_SET_C, GPTSI_SET_L, GPTSI_SET_H, GPTSI_SET_KV, GPTSI_SET_T, GPTSI_SET_EPSILON, GPTSI_SET_THETA,
+       GPTSI_SET_TIE, GPTSI_SET_UNSCALED, GPTSI_SET_POSITION, GPTSI_SET_ACTIVATION, GPTSI_SETTINGS };
+static const struct { char key[28]; int what; } gptsi_setting_keys[] = {
+    { "vocab_size", GPTSI_SET_V }, { "hidden_size", GPTSI_SET_C }, { "n_embd", GPTSI_SET_C },
+    { "num_hidden_layers", GPTSI_SET_L }, { "n_layer", GPTSI_SET_L }, { "num_attention_heads", GPTSI_SET_H }, { "n_head", GPTSI_SET_H },
+    { "num_key_value_heads", GPTSI_SET_KV }, { "max_position_embeddings", GPTSI_SET_T }, { "n_positions", GPTSI_SET_T },
+    { "layer_norm_epsilon", GPTSI_SET_EPSILON }, { "rope_theta", GPTSI_SET_THETA }, { "tie_word_embeddings", GPTSI_SET_TIE },
+    { "unscaled_scores", GPTSI_SET_UNSCALED }, { "position", GPTSI_SET_POSITION }, { "activation_function", GPTSI_SET_ACTIVATION }
+};
+typedef struct gptsi_settings {
+    int64_t whole[GPTSI_SETTINGS];            /* -1: not there                      */
+    double epsilon, theta;                    /* 0: not there                       */
+    char position[16], activation[16];
+} gptsi_settings;
+
+static gpts_status gptsi_settings_read(gptsi_settings *s, const char *text, size_t bytes, const char *label, char *error)
+{
+    enum { KEYS = (int)(sizeof gptsi_setting_keys / sizeof gptsi_setting_keys[0]) };
+    gptsi_json j;
+    char key[64];
+    size_t n, k;
+    int good, flag, what;
+    j.at = text; j.end = text + bytes; j.depth = 0;
+    good = gptsi_json_take(&j, '{');
+    if (good && !gptsi_json_is(&j, '}')) do {
+        n = 0;
+        if (!gptsi_json_is(&j, '"')) { good = 0; break; }
+        {
+            gptsi_json name = j;                              /* a key too long for the buffer is none of ours */
+            good = gptsi_json_string(&name, NULL, 0, &n);
+            if (good && n < sizeof key) good = gptsi_json_string(&j, key, sizeof key - 1, &n);
+            else { j = name; n = 0; }
+            key[n] = 0;
+        }
+        if (!good || !gptsi_json_take(&j, ':')) { good = 0; break; }
+        for (k = 0, what = -1; k < KEYS; k++) if (!strcmp(key, gptsi_setting_keys[k].key)) what = gptsi_setting_keys[k].what;
+        if (what < 0 || gptsi_json_null(&j)) { if (what < 0) good = gptsi_json_skip(&j); }
+        else if (what == GPTSI_SET_EPSILON) good = gptsi_json_double(&j, &s->epsilon);
+        else if (what == GPTSI_SET_THETA) good = gptsi_json_double(&j, &s->theta);
+        else if (what == GPTSI_SET_POSITION || what == GPTSI_SET_ACTIVATION) {
+            char *to = what == GPTSI_SET_POSITION ? s->position : s->activation;
+            good = gptsi_json_string(&j, to, sizeof s->position - 1, &n);
+            to[good ? n : 0] = 0;
+        } else if (what == GPTSI_SET_TIE || what == GPTSI_SET_UNSCALED) { good = gptsi_json_bool(&j, &flag); s->whole[what] = flag; }
+        else good = gptsi_json_i64(&j, &s->whole[what]) && s->whole[what] >= 0;
+        if (!good && what >= 0) return gptsi_fail(error, GPTS_BAD_FILE, "%s: the value of '%s' is not of its kind", label, key);
+    } while (good && gptsi_json_take(&j, ','));
+    if (!good || !gptsi_json_take(&j, '}')) return gptsi_fail(error, GPTS_BAD_FILE, "%s is not a JSON object of settings", label);
+    return GPTS_OK;
+}
+
+/* ---- other people's names: roles and maps -------------------------------------------------
+   A role is a parameter of the table, or a matrix that is folded into c_attn or c_proj:
+     c_attn = [ in_proj(query) q | in_proj(key) k | in_proj(value) v ],   c_proj = o out_proj
+   with whatever is absent being the identity.                                              */
+
+enum { GPTSI_ROLE_Q = GPTS_P_COUNT, GPTSI_ROLE_K = GPTSI_ROLE_Q + 2, GPTSI_ROLE_V = GPTSI_ROLE_Q + 4, GPTSI_ROLE_IN = GPTSI_ROLE_Q + 6,
+       GPTSI_ROLE_OUT = GPTSI_ROLE_Q + 8, GPTSI_ROLE_O = GPTSI_ROLE_Q + 10, GPTSI_ROLES = GPTSI_ROLE_Q + 12 };   /* + 1: the bias */
+static const char *const gptsi_role_names[] = {
+#define GPTSI_ROW(kind, name, rows, columns, when, decay, start) name,
+    GPTS_PARAMETER_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    "h.%d.attn.q.weight", "h.%d.attn.q.bias", "h.%d.attn.k.weight", "h.%d.attn.k.bias", "h.%d.attn.v.weight", "h.%d.attn.v.bias",
+    "h.%d.attn.in_proj.weight", "h.%d.attn.in_proj.bias", "h.%d.attn.out_proj.weight", "h.%d.attn.out_proj.bias",
+    "h.%d.attn.o.weight", "h.%d.attn.o.bias"
+};
+static int gptsi_role_in_layer(int role) { return gptsi_role_names[role][1] == '.'; }
+
+/* What is known without a map.  The order matters: the first that fits decides. */
+static const struct { const char *from; int role; } gptsi_known_names[] = {
+    { "{*}embed_tokens.weight", GPTS_P_WTE }, { "{*}embed_positions.weight", GPTS_P_WPE }, { "{*}lm_head.weight", GPTS_P_LM_HEAD },
+    { "{*}layers.{i}.{*}q_proj.weight", GPTSI_ROLE_Q }, { "{*}layers.{i}.{*}q_proj.bias", GPTSI_ROLE_Q + 1 },
+    { "{*}layers.{i}.{*}k_proj.weight", GPTSI_ROLE_K }, { "{*}layers.{i}.{*}k_proj.bias", GPTSI_ROLE_K + 1 },
+    { "{*}layers.{i}.{*}v_proj.weight", GPTSI_ROLE_V }, { "{*}layers.{i}.{*}v_proj.bias", GPTSI_ROLE_V + 1 },
+    { "{*}layers.{i}.{*}in_proj_weight", GPTSI_ROLE_IN }, { "{*}layers.{i}.{*}in_proj_bias", GPTSI_ROLE_IN + 1 },
+    { "{*}layers.{i}.{*}out_proj.weight", GPTSI_ROLE_OUT }, { "{*}layers.{i}.{*}out_proj.bias", GPTSI_ROLE_OUT + 1 },
+    { "{*}layers.{i}.{*}o_proj.weight", GPTSI_ROLE_O }, { "{*}layers.{i}.{*}o_proj.bias", GPTSI_ROLE_O + 1 }
+};
+
+/* name fits pattern; *layer = the number at {i}, UINT64_MAX when it has more than 18 digits.
+   A star gives back characters only to the last one, so the time is at most the product.   */
+static int gptsi_pattern_fits(const char *pattern, const char *name, uint64_t *layer)
+{
+    const char *star = NULL, *again = NULL, *p = pattern, *s = name;
+    *layer = 0;
+    for (;;) {
+        if (!strncmp(p, "{*}", 3)) { star = p += 3; again = s; continue; }
+        if (!strncmp(p, "{i}", 3) && *s >= '0' && *s <= '9' && (s == name || s[-1] < '0' || s[-1] > '9')) {
+            size_t digits;
+            for (digits = 0, *layer = 0; *s >= '0' && *s <= '9'; s++, digits++) if (digits < 18) *layer = *layer * 10 + (uint64_t)(*s - '0');
+            if (digits > 18) *layer = UINT64_MAX;
+            p += 3;
+            continue;
+        }
+        if (!*p && !*s) return 1;
+        if (*p && *p == *s && strncmp(p, "{i}", 3)) { p++; s++; continue; }
+        if (!star || !*again) return 0;
+        p = star; s = ++again;
+    }
+}
+
+typedef struct gptsi_rule { const char *from; int role, orientation, used; } gptsi_rule;    /* role -1: ignore; 0 as usual, 1 [in,out], 2 [out,in] */
+typedef struct gptsi_span { const char *at; size_t n; } gptsi_span;
+typedef struct gptsi_names {                  /* a map, read */
+    gptsi_rule *rules; size_t n;
+    char *pool;                               /* what the names point into */
+    gptsi_span config, probe;                 /* JSON inside the map's text */
+    char *text;
+    const char *label;
+} gptsi_names;
+
+static void gptsi_names_free(gptsi_names *names, const gpts_hooks *hooks)
+{
+    gptsi_delete(hooks, names->rules); gptsi_delete(hooks, names->pool); gptsi_delete(hooks, names->text);
+    memset(names, 0, sizeof *names);
+}
+
+/* "h.{i}.attn.q.weight [in,out]" -> role and orientation; 0: there is no such name here */
+static int gptsi_role_of(const char *text, int *role, int *orientation)
+{
+    char name[GPTS_NAME_BYTES];
+    const char *bracket = strstr(text, " [");
+    size_t n = bracket ? (size_t)(bracket - text) : strlen(text);
+    char *hole;
+    if (n >= sizeof name) return 0;
+    memcpy(name, text, n);
+    name[n] = 0;
+    if ((hole = strstr(name, "{i}")) != NULL) { hole[0] = '%'; hole[1] = 'd'; memmove(hole + 2, hole + 3, strlen(hole + 3) + 1); }
+    *orientation = !bracket ? 0 : !strcmp(bracket, " [in,out]") ? 1 : !strcmp(bracket, " [out,in]") ? 2 : -1;
+    for (*role = 0; *role < GPTSI_ROLES; ++*role)
+        if (!strcmp(name, gptsi_role_names[*role])) break;
+    return *role < GPTSI_ROLES && *orientation >= 0 && !(*role >= GPTS_P_ALPHA && *role <= GPTS_P_APPROX_PROJ_B);
+}
+
+static int gptsi_rule_before(const void *context, size_t a, size_t b)
+{
+    const gptsi_rule *rules = (const gptsi_rule *)context;
+    return strcmp(rules[a].from, rules[b].from) < 0;
+}
+
+static gpts_status gptsi_names_read(gptsi_names *names, size_t bytes, const gpts_hooks *hooks, char *error)
+{
+    gptsi_json j;
+    size_t used = 0, room = 0, length, i, *order;
+    int good;
+    names->pool = GPTSI_NEW(hooks, char, gptsi_add(bytes, 1));
+    if (!names->pool) return gptsi_no_memory(error, "a map of names", bytes, 1);
+    j.at = names->text; j.end = names->text + bytes; j.depth = 0;
+    good = gptsi_json_take(&j, '{');
+    if (good && !gptsi_json_is(&j, '}')) do {
+        const char *from = names->pool + used, *to, *start;
+        gptsi_rule rule;
+        memset(&rule, 0, sizeof rule);
+        good = gptsi_json_string(&j, names->pool + used, bytes - used - 1, &length) && gptsi_json_take(&j, ':');
+        if (!good) break;
+        names->pool[used + length] = 0;
+        used += length + 1;
+        gptsi_json_space(&j);
+        start = j.at;
+        if (!strcmp(from, "@config") || !strcmp(from, "@probe")) {
+            gptsi_span *span = from[1] == 'c' ? &names->config : &names->probe;
+            good = gptsi_json_is(&j, '{') && gptsi_json_skip(&j);
+            if (good && span->at) return gptsi_fail(error, GPTS_BAD_FILE, "%s: '%s' is there twice", names->label, from);
+            span->at = start; span->n = (size_t)(j.at - start);
+            continue;
+        }
+        rule.from = from; rule.role = -1;
+        if (!gptsi_json_null(&j)) {
+            to = names->pool + used;
+            good = gptsi_json_string(&j, names->pool + used, bytes - used - 1, &length);
+            if (!good) break;
+            names->pool[used + length] = 0;
+            used += length + 1;
+            if (!gptsi_role_of(to, &rule.role, &rule.orientation))
+                return gptsi_fail(error, GPTS_BAD_FILE, "%s: '%s' is to become '%s', and no parameter has that name", names->label,
+                                  gptsi_quote(from, strlen(from)).text, gptsi_quote(to, strlen(to)).text);
+            if (gptsi_role_in_layer(rule.role) != (strstr(from, "{i}") != NULL))
+                return gptsi_fail(error, GPTS_BAD_FILE, "%s: '%s' -> '%s': {i} must stand on both sides or on none", names->label,
+                                  gptsi_quote(from, strlen(from)).text, gptsi_quote(to, strlen(to)).text);
+        }
+        if (!gptsi_grow(hooks, (void **)(void *)&names->rules, names->n, &room, sizeof rule))
+            return gptsi_no_memory(error, "a map of names", names->n + 1, sizeof rule);
+        names->rules[names->n++] = rule;
+    } while (good && gptsi_json_take(&j, ','));
+    good = good && gptsi_json_take(&j, '}');
+    gptsi_json_space(&j);
+    if (!good || j.at != j.end)
+        return gptsi_fail(error, GPTS_BAD_FILE, "%s is not a map: a JSON object of \"name there\": \"name here\" (near byte %llu)",
+                          names->label, (unsigned long long)(j.at - names->text));
+    order = GPTSI_NEW(hooks, size_t, names->n + 1);
+    if (!order) return gptsi_no_memory(error, "a map of names", names->n, sizeof *order);
+    gptsi_sort(order, names->n, gptsi_rule_before, names->rules);
+    for (i = 1; i < names->n && strcmp(names->rules[order[i]].from, names->rules[order[i - 1]].from); i++) { }
+    if (i < names->n)
+        gptsi_fail(error, GPTS_BAD_FILE, "%s: '%s' is mapped twice", names->label,
+                   gptsi_quote(names->rules[order[i]].from, strlen(names->rules[order[i]].from)).text);
+    gptsi_delete(hooks, order);
+    return i < names->n ? GPTS_BAD_FILE : GPTS_OK;
+}
+
+/* ---- other people's names: what a file's tensors become --------------------------------- */
+
+typedef struct gptsi_found { int role, orientation; size_t layer; } gptsi_found;     /* role -1: ignored */
+
+typedef struct gptsi_import {
+    gpts_file *file;
+    gptsi_names names;
+    gptsi_settings settings;
+    gptsi_found *found;                       /* [n_tensors]                          */
+    size_t *slot;                             /* [(L+1) ROLES] tensor + 1; row 0: outside the layers */
+    size_t L, C, V;
+    gpts_config config;
+    const gpts_hooks *hooks;
+    char *error;
+} gptsi_import;
+
+static const gpts_file_tensor *gptsi_import_tensor(const gptsi_import *in, size_t row, int role)
+{
+    size_t at = in->slot ? in->slot[row * GPTSI_ROLES + (size_t)role] : 0;        /* no slots: no file */
+    return at ? &in->file->tensors[at - 1] : NULL;
+}
+static int gptsi_import_any(const gptsi_import *in, int role)           /* in some layer, or outside */
+{
+    size_t row;
+    for (row = 0; row <= in->L; row++) if (in->slot[row * GPTSI_ROLES + (size_t)role]) return 1;
+    return 0;
+}
+static gpts_status gptsi_import_fault(const gptsi_import *in, gpts_status status, size_t tensor, const char *what)
+{
+    const gpts_file_tensor *t = &in->file->tensors[tensor];
+    return gptsi_fail(in->error, status, "%s: tensor '%s' %s", in->file->source->label, gptsi_quote(t->name, t->name_bytes).text, what);
+}
+
+/* Every tensor gets its role by the map, then by what is known; each role is filled once. */
+static gpts_status gptsi_import_match(gptsi_import *in)
+{
+    enum { KNOWN = (int)(sizeof gptsi_known_names / sizeof gptsi_known_names[0]), MOST_LAYERS = 65536 };
+    size_t n = in->file->n_tensors, i, r, rows;
+    uint64_t layer;
+    in->found = GPTSI_NEW(in->hooks, gptsi_found, n + 1);
+    if (!in->found) return gptsi_no_memory(in->error, "the table of names", n, sizeof *in->found);
+    for (i = 0; i < n; i++) {
+        const gpts_file_tensor *t = &in->file->tensors[i];
+        gptsi_found *f = &in->found[i];
+        f->role = -2; layer = 0;
+        if (t->name_bytes != strlen(t->name)) return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a name with a zero byte in it");
+        for (r = 0; r < in->names.n && f->role == -2; r++)
+            if (gptsi_pattern_fits(in->names.rules[r].from, t->name, &layer)) {
+                f->role = in->names.rules[r].role; f->orientation = in->names.rules[r].orientation;
+                in->names.rules[r].used = 1;
+            }
+        for (r = 0; r < KNOWN && f->role == -2; r++)
+            if (gptsi_pattern_fits(gptsi_known_names[r].from, t->name, &layer)) f->role = gptsi_known_names[r].role;
+        if (f->role == -2) return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a name that is not known here: a map must say what it is (null: ignore it)");
+        if (f->role >= 0 && layer >= MOST_LAYERS) return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a layer's number beyond 65535");
+        f->layer = f->role >= 0 && gptsi_role_in_layer(f->role) ? (size_t)layer : 0;
+        if (f->role >= 0 && gptsi_role_in_layer(f->role) && f->layer + 1 > in->L) in->L = f->layer + 1;
+    }
+    for (r = 0; r < in->names.n; r++)
+        if (!in->names.rules[r].used)
+            return gptsi_fail(in->error, GPTS_NOT_FOUND, "%s names '%s', but no tensor of %s fits that", in->names.label,
+                              gptsi_quote(in->names.rules[r].from, strlen(in->names.rules[r].from)).text, in->file->source->label);
+    if (in->L > n) return gptsi_fail(in->error, GPTS_BAD_FILE, "%s: layers are missing: the last has number %llu, and there are only %llu tensors",
+                                     in->file->source->label, (unsigned long long)(in->L - 1), (unsigned long long)n);
+    rows = in->L + 1;
+    in->slot = GPTSI_NEW(in->hooks, size_t, gptsi_mul(rows, GPTSI_ROLES));
+    if (!in->slot) return gptsi_no_memory(in->error, "the table of names", rows * GPTSI_ROLES, sizeof *in->slot);
+    for (i = 0; i < n; i++) {
+        const gptsi_found *f = &in->found[i];
+        size_t *slot;
+        if (f->role < 0) continue;
+        slot = &in->slot[(gptsi_role_in_layer(f->role) ? f->layer + 1 : 0) * GPTSI_ROLES + (size_t)f->role];
+        if (*slot) {
+            gptsi_quoted a = gptsi_quote(in->file->tensors[*slot - 1].name, in->file->tensors[*slot - 1].name_bytes);
+            char what[200];
+            snprintf(what, sizeof what, "and '%s' are mapped to the same parameter", a.text);
+            return gptsi_import_fault(in, GPTS_BAD_FILE, i, what);
+        }
+        *slot = i + 1;
+    }
+    return GPTS_OK;
+}
+
+/* the file's number against the settings' */
+static gpts_status gptsi_import_agree(const gptsi_import *in, const char *what, size_t file, int64_t settings)
+{
+    if (settings < 0 || (uint64_t)settings == (uint64_t)file) return GPTS_OK;
+    return gptsi_fail(in->error, GPTS_MISMATCH, "%s has %s %llu, its settings say %lld", in->file->source->label, what,
+                      (unsigned long long)file, (long long)settings);
+}
+
+/* Layer l has one reading of its attention: whole, or in parts that are all there. */
+static gpts_status gptsi_import_complete(const gptsi_import *in, size_t l)
+{
+    static const char *const names[] = { "queries (q_proj)", "keys (k_proj)", "values (v_proj)", "attention's output matrix (out_proj)" };
+    int there[3], parts = 0, k, packed = gptsi_import_tensor(in, l + 1, GPTSI_ROLE_IN) != NULL, lacks = -1, twice = -1;
+    int whole = gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_W) || gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_B);
+    int out = gptsi_import_tensor(in, l + 1, GPTSI_ROLE_OUT) || gptsi_import_tensor(in, l + 1, GPTSI_ROLE_O);
+    int whole_out = gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_PROJ_W) || gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_PROJ_B);
+    for (k = 0; k < 3; k++) parts += there[k] = gptsi_import_tensor(in, l + 1, GPTSI_ROLE_Q + 2 * k) != NULL;
+    if (out == whole_out) { if (out) twice = 3; else lacks = 3; }
+    for (k = 2; k >= 0; k--) {
+        if (whole && (there[k] || packed)) twice = k;
+        if (!whole && !there[k] && (parts || !packed)) lacks = k;
+    }
+    if (lacks < 0 && twice < 0) return GPTS_OK;
+    return gptsi_fail(in->error, GPTS_NOT_FOUND, "%s: layer %llu %s its %s", in->file->source->label, (unsigned long long)l,
+                      lacks >= 0 ? "lacks" : "has more than one of", names[lacks >= 0 ? lacks : twice]);
+}
+
+static gpts_status gptsi_import_config(gptsi_import *in, const gpts_mapping *mapping)
+{
+    const char *label = in->file->source->label;
+    const gptsi_settings *s = &in->settings;
+    const gpts_file_tensor *wte = gptsi_import_tensor(in, 0, GPTS_P_WTE), *t;
+    gpts_config *c = &in->config;
+    size_t l;
+    int role;
+    if (!wte) return gptsi_fail(in->error, GPTS_NOT_FOUND, "%s has no embed_tokens.weight, and no map names one", label);
+    if (wte->rank != 2 || !wte->count || wte->shape[0] > INT32_MAX || wte->shape[1] > INT32_MAX)
+        return gptsi_import_fault(in, GPTS_BAD_SHAPE, (size_t)(wte - in->file->tensors), "is not a matrix [vocabulary,width]");
+    in->V = (size_t)wte->shape[0]; in->C = (size_t)wte->shape[1];
+    GPTSI_TRY(gptsi_import_agree(in, "a vocabulary of", in->V, s->whole[GPTSI_SET_V]));
+    GPTSI_TRY(gptsi_import_agree(in, "a width of", in->C, s->whole[GPTSI_SET_C]));
+    GPTSI_TRY(gptsi_import_agree(in, "a number of layers of", in->L, s->whole[GPTSI_SET_L]));
+    for (l = 0; l < in->L; l++) GPTSI_TRY(gptsi_import_complete(in, l));
+    *c = gpts_config_attention_only((int64_t)in->L, mapping && mapping->n_head ? mapping->n_head : s->whole[GPTSI_SET_H], (int64_t)in->C);
+    c->vocab_size = (int64_t)in->V;
+    if (c->n_head < 0 && in->L) return gptsi_fail(in->error, GPTS_NOT_FOUND, "%s: the number of heads is not known: a config.json beside it, "
+                                                  "the map's @config or the caller must give it (num_attention_heads)", label);
+    if (c->n_head < 0) c->n_head = 1;
+    if (s->whole[GPTSI_SET_KV] >= 0 && s->whole[GPTSI_SET_KV] != c->n_head)
+        return gptsi_fail(in->error, GPTS_UNSUPPORTED, "%s: %lld heads share %lld key and value heads, which is not supported", label,
+                          (long long)c->n_head, (long long)s->whole[GPTSI_SET_KV]);
+    if (s->whole[GPTSI_SET_T] > 0) c->n_positions = s->whole[GPTSI_SET_T];
+    if ((t = gptsi_import_tensor(in, 0, GPTS_P_WPE)) != NULL) {
+        c->position = GPTS_POSITION_LEARNED;
+        if (t->rank == 2 && t->shape[0] && t->shape[0] <= INT32_MAX) c->n_positions = (int64_t)t->shape[0];
+    } else if (!strcmp(s->position, "rope")) c->position = GPTS_POSITION_ROPE;
+    if (s->theta > 0) c->rope_theta = s->theta;
+    if (s->epsilon > 0) c->layer_norm_epsilon = s->epsilon;
+    if (!strcmp(s->activation, "gelu")) c->activation = GPTS_GELU_ERF;
+    if (!strcmp(s->activation, "relu")) c->activation = GPTS_RELU;
+    c->unscaled_scores = s->whole[GPTSI_SET_UNSCALED] > 0 || (mapping && mapping->unscaled_scores);
+    if (gptsi_import_any(in, GPTS_P_LN_F_W)) c->norm = GPTS_NORM_LAYER;
+    for (role = 0; role < GPTSI_ROLES; role++)
+        if ((role >= GPTSI_ROLE_Q ? (role - GPTSI_ROLE_Q) % 2 == 1 : strstr(gptsi_role_names[role], ".bias") != NULL) && gptsi_import_any(in, role)) c->bias = 1;
+    for (l = 1; l <= in->L; l++)
+        if ((t = gptsi_import_tensor(in, l, GPTS_P_MLP_FC_W)) != NULL && t->rank == 2 && t->count / (in->C ? in->C : 1) <= INT32_MAX)
+            c->n_inner = (int64_t)(t->count / in->C);
+    c->tie_word_embeddings = !gptsi_import_tensor(in, 0, GPTS_P_LM_HEAD);
+    if (c->tie_word_embeddings && !s->whole[GPTSI_SET_TIE])
+        return gptsi_fail(in->error, GPTS_NOT_FOUND, "%s has no lm_head.weight, and its settings do not tie it to the embeddings", label);
+    return gptsi_config_check(c, in->error);
+}
+
+/* ---- other people's names: weights ---------------------------------------------------------- */
+
+enum { GPTSI_FLIP_QKV = 1, GPTSI_FLIP_OUT = 2, GPTSI_FLIP_SCALE = 4, GPTSI_FLIPS = 8 };      /* other readings of the same file */
+
+/* Linear maps in parts and lm_head are [out,in] unless the map says otherwise, all else is [in,out]. */
+static int gptsi_found_transposed(const gptsi_found *f)
+{
+    int usual = f->role >= GPTSI_ROLE_Q || f->role == GPTS_P_LM_HEAD ? 2 : 1;
+    return f->orientation && f->orientation != usual;
+}
+
+/* to [rows,columns] = the tensor of a role, which the file may hold transposed; flip: read a square one the other way */
+static gpts_status gptsi_import_matrix(const gptsi_import *in, size_t row, int role, size_t rows, size_t columns, int flip, gpts_real *to)
+{
+    size_t at = in->slot[row * GPTSI_ROLES + (size_t)role] - 1, i, j;
+    const gpts_file_tensor *t = &in->file->tensors[at];
+    int transposed = gptsi_found_transposed(&in->found[at]);
+    size_t n = transposed ? columns : rows, m = transposed ? rows : columns;
+    gpts_real *x;
+    gpts_status status;
+    if (t->rank != 2 || t->shape[0] != n || t->shape[1] != m) {
+        char what[200];
+        snprintf(what, sizeof what, "has %llu dimensions [%llu,%llu..], expected [%llu,%llu]%s", (unsigned long long)t->rank,
+                 (unsigned long long)(t->rank > 0 ? t->shape[0] : 0), (unsigned long long)(t->rank > 1 ? t->shape[1] : 0),
+                 (unsigned long long)n, (unsigned long long)m,
+                 t->rank == 2 && t->shape[0] == m && t->shape[1] == n ? ": a map can say that it is the other way round" : "");
+        return gptsi_import_fault(in, GPTS_BAD_SHAPE, at, what);
+    }
+    x = GPTSI_NEW(in->hooks, gpts_real, gptsi_mul(rows, columns));
+    if (!x) return gptsi_no_memory(in->error, "a matrix", gptsi_mul(rows, columns), sizeof *x);
+    status = gpts_file_read(in->file, t, 0, rows * columns, x);
+    if (status != GPTS_OK) memcpy(in->error, in->file->error, GPTS_ERROR_BYTES);
+    else if (transposed != (flip != 0)) { for (i = 0; i < rows; i++) for (j = 0; j < columns; j++) to[i * columns + j] = x[j * rows + i]; }
+    else memcpy(to, x, rows * columns * sizeof *x);
+    gptsi_delete(in->hooks, x);
+    return status;
+}
+static gpts_status gptsi_import_vector(const gptsi_import *in, size_t row, int role, size_t n, gpts_real *to)
+{
+    size_t at = in->slot[row * GPTSI_ROLES + (size_t)role] - 1;
+    const gpts_file_tensor *t = &in->file->tensors[at];
+    gpts_status status;
+    if (t->rank != 1 || t->shape[0] != n) {
+        char what[120];
+        snprintf(what, sizeof what, "has %llu dimensions and %llu values, expected [%llu]", (unsigned long long)t->rank,
+                 (unsigned long long)t->count, (unsigned long long)n);
+        return gptsi_import_fault(in, GPTS_BAD_SHAPE, at, what);
+    }
+    status = gpts_file_read(in->file, t, 0, n, to);
+    if (status != GPTS_OK) memcpy(in->error, in->file->error, GPTS_ERROR_BYTES);
+    return status;
+}
+
+/* a [C,C+1] := b a: of two linear maps one after the other one, rows outputs, the last column the bias */
+static void gptsi_fold(const gpts_real *b, gpts_real *a, size_t C, double *row, gpts_real *scratch)
+{
+    size_t i, j, k, w = C + 1;
+    for (i = 0; i < C; i++) {
+        for (j = 0; j < C; j++) row[j] = 0;
+        row[C] = (double)b[i * w + C];
+        for (k = 0; k < C; k++) {
+            double x = (double)b[i * w + k];
+            for (j = 0; j < w; j++) row[j] += x * (double)a[k * w + j];
+        }
+        for (j = 0; j < w; j++) scratch[i * w + j] = (gpts_real)row[j];
+    }
+    memcpy(a, scratch, C * w * sizeof *a);
+}
+
+/* Matrix and bias of a role, part `part` of `parts` stacked ones, as [C,C+1]; the identity where it is absent. */
+static gpts_status gptsi_import_affine(const gptsi_import *in, size_t row, int role, size_t part, size_t parts, int flip, gpts_real *to, gpts_real *room)
+{
+    size_t C = in->C, w = C + 1, i;
+    for (i = 0; i < C * w; i++) to[i] = (gpts_real)(i / w == i % w);
+    if (in->slot[row * GPTSI_ROLES + (size_t)role]) {
+        GPTSI_TRY(gptsi_import_matrix(in, row, role, parts * C, C, flip, room));
+        for (i = 0; i < C; i++) memcpy(to + i * w, room + (part * C + i) * C, C * sizeof *to);
+    }
+    if (in->slot[row * GPTSI_ROLES + (size_t)role + 1]) {
+        GPTSI_TRY(gptsi_import_vector(in, row, role + 1, parts * C, room));
+        for (i = 0; i < C; i++) to[i * w + C] = room[part * C + i];
+    }
+    return GPTS_OK;
+}
+
+/* One layer's c_attn and c_proj where they come in parts.  `room` holds [3C,C] and three [C,C+1]. */
+static gpts_status gptsi_import_attention(const gptsi_import *in, gpts_model *m, size_t l, int flips, gpts_real *room, double *row)
+{
+    size_t C = in->C, w = C + 1, part, i, j;
+    gpts_real *a = room + 3 * C * C, *b = a + C * w, *scratch = b + C * w;
+    gpts_real *attn = gptsi_weight(m, l, GPTS_P_ATTN_W), *attn_b = gptsi_weight(m, l, GPTS_P_ATTN_B);
+    gpts_real *proj = gptsi_weight(m, l, GPTS_P_ATTN_PROJ_W), *proj_b = gptsi_weight(m, l, GPTS_P_ATTN_PROJ_B);
+    for (part = 0; part < 3 && !gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_W); part++) {
+        GPTSI_TRY(gptsi_import_affine(in, l + 1, GPTSI_ROLE_Q + 2 * (int)part, 0, 1, flips & GPTSI_FLIP_QKV, a, room));
+        if (gptsi_import_tensor(in, l + 1, GPTSI_ROLE_IN)) {
+            GPTSI_TRY(gptsi_import_affine(in, l + 1, GPTSI_ROLE_IN, part, 3, 0, b, room));
+            if (gptsi_import_tensor(in, l + 1, GPTSI_ROLE_Q)) gptsi_fold(b, a, C, row, scratch);
+            else memcpy(a, b, C * w * sizeof *a);
+        }
+        for (i = 0; i < C; i++) for (j = 0; j < C; j++) attn[j * 3 * C + part * C + i] = a[i * w + j];
+        for (i = 0; attn_b && i < C; i++) attn_b[part * C + i] = a[i * w + C];
+    }
+    if (!gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_PROJ_W)) {
+        GPTSI_TRY(gptsi_import_affine(in, l + 1, GPTSI_ROLE_OUT, 0, 1, flips & GPTSI_FLIP_OUT, a, room));
+        if (gptsi_import_tensor(in, l + 1, GPTSI_ROLE_O)) {
+            GPTSI_TRY(gptsi_import_affine(in, l + 1, GPTSI_ROLE_O, 0, 1, flips & GPTSI_FLIP_OUT, b, room));
+            if (gptsi_import_tensor(in, l + 1, GPTSI_ROLE_OUT)) gptsi_fold(b, a, C, row, scratch);
+            else memcpy(a, b, C * w * sizeof *a);
+        }
+        for (i = 0; i < C; i++) for (j = 0; j < C; j++) proj[j * C + i] = a[i * w + j];
+        for (i = 0; proj_b && i < C; i++) proj_b[i] = a[i * w + C];
+    }
+    return GPTS_OK;
+}
+
+/* All weights of m, read as `flips` says. */
+static gpts_status gptsi_import_weights(const gptsi_import *in, gpts_model *m, int flips)
+{
+    size_t C = in->C, i, l, cells = gptsi_mul(gptsi_mul(6, C), gptsi_add(C, 1));
+    gpts_real *room = GPTSI_NEW(in->hooks, gpts_real, cells);
+    double *row = GPTSI_NEW(in->hooks, double, C + 1);
+    gpts_status status = room && row ? GPTS_OK : gptsi_no_memory(in->error, "the import's matrices", cells, sizeof *room);
+    m->config.unscaled_scores = (in->config.unscaled_scores != 0) != ((flips & GPTSI_FLIP_SCALE) != 0);
+    for (i = 0; i < m->n_tensors && status == GPTS_OK; i++) {
+        const gpts_tensor *t = &m->tensors[i];
+        size_t at = t->layer < 0 ? 0 : (size_t)t->layer + 1;
+        int flip = t->kind == GPTS_P_ATTN_PROJ_W && (flips & GPTSI_FLIP_OUT);
+        if (gptsi_import_tensor(in, at, (int)t->kind))
+            status = t->rank == 1 ? gptsi_import_vector(in, at, (int)t->kind, t->size, t->data)
+                                  : gptsi_import_matrix(in, at, (int)t->kind, t->rows, t->columns, flip, t->data);
+        else if (!(t->kind >= GPTS_P_ATTN_W && t->kind <= GPTS_P_ATTN_PROJ_B) && !strstr(t->name, ".bias"))
+            status = gptsi_fail(in->error, GPTS_NOT_FOUND, "%s: nothing is mapped to '%s'", in->file->source->label, t->name);
+    }
+    for (l = 0; l < in->L && status == GPTS_OK; l++) status = gptsi_import_attention(in, m, l, flips, room, row);
+    gptsi_delete(in->hooks, row);
+    gptsi_delete(in->hooks, room);
+    return status;
+}
+
+/* What is mapped to a parameter that the model does not have would be lost without a word. */
+static gpts_status gptsi_import_all_used(const gptsi_import *in, const gpts_model *m)
+{
+    size_t i, k;
+    for (i = 0; i < in->file->n_tensors; i++) {
+        const gptsi_found *f = &in->found[i];
+        char what[120];
+        if (f->role < 0 || f->role >= GPTS_P_COUNT) continue;
+        for (k = 0; k < m->n_tensors; k++)
+            if ((int)m->tensors[k].kind == f->role && m->tensors[k].layer == (gptsi_role_in_layer(f->role) ? (int32_t)f->layer : -1)) break;
+        if (k < m->n_tensors) continue;
+        snprintf(what, sizeof what, "is mapped to '%s', which a model of these settings does not have", gptsi_role_names[f->role]);
+        return gptsi_import_fault(in, GPTS_BAD_FILE, i, what);
+    }
+    return GPTS_OK;
+}
+
+/* ---- other people's names: numbers that tell whether the weights were read right ------------- */
+
+enum { GPTSI_PROBE = 64 };
+typedef struct gptsi_probe { int32_t tokens[GPTSI_PROBE], ids[GPTSI_PROBE]; double logits[GPTSI_PROBE]; size_t n, m; } gptsi_probe;
+
+static gpts_status gptsi_probe_read(gptsi_probe *p, gptsi_span text, int64_t V, char *error)
+{
+    gptsi_json j;
+    char key[16];
+    size_t length, n_logits = 0, *count;
+    int good, part;
+    int64_t id = 0;
+    memset(p, 0, sizeof *p);
+    j.at = text.at; j.end = text.at + text.n; j.depth = 0;
+    good = gptsi_json_take(&j, '{');
+    do {
+        good = good && gptsi_json_string(&j, key, sizeof key - 1, &length) && gptsi_json_take(&j, ':') && gptsi_json_take(&j, '[');
+        if (!good) break;
+        key[length] = 0;
+        part = !strcmp(key, "tokens") ? 0 : !strcmp(key, "ids") ? 1 : !strcmp(key, "logits") ? 2 : 3;
+        count = part == 0 ? &p->n : part == 1 ? &p->m : &n_logits;
+        good = part < 3 && !*count;
+        do {
+            good = good && *count < GPTSI_PROBE;
+            if (good && part == 2) good = gptsi_json_double(&j, &p->logits[*count]);
+            else if (good) {
+                good = gptsi_json_i64(&j, &id) && id >= 0 && id < V;
+                if (good) (part ? p->ids : p->tokens)[*count] = (int32_t)id;
+            }
+            if (good) ++*count;
+        } while (good && gptsi_json_take(&j, ','));
+        good = good && gptsi_json_take(&j, ']');
+    } while (good && gptsi_json_take(&j, ','));
+    good = good && gptsi_json_take(&j, '}') && p->n && p->m && p->m == n_logits;
+    if (good) return GPTS_OK;
+    return gptsi_fail(error, GPTS_BAD_FILE, "a probe is {\"tokens\": [...], \"ids\": [...], \"logits\": [...]} of at most %d numbers each, "
+                      "ids below %lld, as many logits as ids", (int)GPTSI_PROBE, (long long)V);
+}
+
+/* *far = largest difference of the probe's logits from the model's, over their root mean square */
+static gpts_status gptsi_probe_measure(gpts_model *m, const gptsi_probe *p, double *far)
+{
+    size_t V = (size_t)m->config.vocab_size, k;
+    gpts_real *logits = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(p->n, V));
+    gpts_batch batch;
+    gpts_status status;
+    double worst = 0, square = 0;
+    if (!logits) return gptsi_no_memory(m->error, "a probe's logits", p->n * V, sizeof *logits);
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = p->tokens; batch.B = 1; batch.T = p->n;
+    status = gpts_model_forward(m, &batch, logits, NULL);
+    for (k = 0; k < p->m && status == GPTS_OK; k++) {
+        double x = (double)logits[(p->n - 1) * V + (size_t)p->ids[k]], d = fabs(x - p->logits[k]);
+        if (!(d <= worst)) worst = d;
+        square += p->logits[k] * p->logits[k];
+    }
+    *far = worst / (sqrt(square / (double)p->m) + 1e-30);
+    gptsi_delete(&m->hooks, logits);
+    return status;
+}
+
+/* *loss of the text at hand */
+static gpts_status gptsi_text_measure(gpts_model *m, const int32_t *tokens, size_t n, double *loss)
+{
+    size_t T = gptsi_min(gptsi_min(n - 1, 256), (size_t)m->config.n_positions), B = gptsi_min((n - 1) / T, 16), b;
+    int32_t *rows = GPTSI_NEW(&m->hooks, int32_t, 2 * B * T);
+    gpts_batch batch;
+    gpts_status status;
+    if (!rows) return gptsi_no_memory(m->error, "a batch of text", B * T, sizeof *rows);
+    for (b = 0; b < B; b++) {
+        memcpy(rows + b * T, tokens + b * T, T * sizeof *rows);
+        memcpy(rows + (B + b) * T, tokens + b * T + 1, T * sizeof *rows);
+    }
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = rows; batch.targets = rows + B * T; batch.B = B; batch.T = T;
+    status = gpts_model_forward(m, &batch, NULL, loss);
+    gptsi_delete(&m->hooks, rows);
+    return status;
+}
+
+static const char *const gptsi_flip_words[GPTSI_FLIPS] = {
+    "as they are", "q, k and v transposed", "the output matrices transposed", "all square matrices transposed",
+    "the scores' scaling switched", "q, k and v transposed and the scaling switched", "the output matrices transposed and the scaling switched",
+    "all square matrices transposed and the scaling switched" };
+
+/* The reading as mapped must give the probe's logits, and no other reading may suit the text better. */
+static gpts_status gptsi_import_verify(const gptsi_import *in, gpts_model *m, gptsi_span probe_text, const int32_t *tokens, size_t n)
+{
+    gptsi_probe probe;
+    double value, limit = 1e-3, best = HUGE_VAL, mapped = 0;
+    int flips, found = 0, pass;
+    size_t i;
+    for (i = 0; i < in->file->n_tensors; i++) if (in->file->tensors[i].dtype == GPTS_F16 || in->file->tensors[i].dtype == GPTS_BF16) limit = 5e-2;
+    if (tokens && n < 2) return gptsi_fail(in->error, GPTS_BAD_ARGUMENT, "the text at hand has %llu tokens, at least 2 are needed", (unsigned long long)n);
+    if (probe_text.at) GPTSI_TRY(gptsi_probe_read(&probe, probe_text, m->config.vocab_size, in->error));
+    for (pass = 0; pass < 2; pass++) {                            /* the probe, then the text */
+        if (pass ? !tokens : !probe_text.at) continue;
+        for (flips = 0, best = HUGE_VAL, found = 0; flips < GPTSI_FLIPS; flips++) {
+            gpts_status status = gptsi_import_weights(in, m, flips);
+            if (status != GPTS_OK) return status;
+            status = pass ? gptsi_text_measure(m, tokens, n, &value) : gptsi_probe_measure(m, &probe, &value);
+            if (status != GPTS_OK) { memcpy(in->error, m->error, GPTS_ERROR_BYTES); return status; }
+            if (!flips) mapped = value;
+            if (value < best) { best = value; found = flips; }
+            if (!pass && !flips && value <= limit) break;
+        }
+        if (!pass && !(mapped <= limit))
+            return gptsi_fail(in->error, GPTS_MISMATCH, "%s: the weights, read as mapped, give logits that differ from the probe's by %.3g of their size; %s%s",
+                in->file->source->label, mapped, best <= limit ? "they agree with " : "no transposition makes them agree", best <= limit ? gptsi_flip_words[found] : "");
+        if (pass && (!(mapped < HUGE_VAL) || best < mapped - 0.01 - 0.002 * fabs(mapped)))
+            return gptsi_fail(in->error, GPTS_MISMATCH, "%s: the weights, read as mapped, have a loss of %.4f on the text at hand, but %.4f with %s",
+                in->file->source->label, mapped, best, gptsi_flip_words[found]);
+    }
+    return probe_text.at || tokens ? gptsi_import_weights(in, m, 0) : GPTS_OK;
+}
+
+/* ---- other people's names: load ----------------------------------------------------------------- */
+
+/* "name [2,3] -> h.0.attn.q.weight [out,in]", a line for each tensor, and the settings */
+static char *gptsi_import_table(const gptsi_import *in)
+{
+    static const char *const positions[] = { "learned", "rope", "none" };
+    gptsi_text text;
+    char line[320];
+    size_t i, r;
+    memset(&text, 0, sizeof text);
+    text.hooks = in->hooks;
+    for (i = 0; i < in->file->n_tensors; i++) {
+        const gpts_file_tensor *t = &in->file->tensors[i];
+        const gptsi_found *f = &in->found[i];
+        gptsi_text_add(&text, gptsi_quote(t->name, t->name_bytes).text);
+        gptsi_text_add(&text, " [");
+        for (r = 0; r < t->rank && r < GPTS_MAX_RANK; r++) {
+            if (r) gptsi_text_add(&text, ",");
+            gptsi_text_integer(&text, (int64_t)t->shape[r]);
+        }
+        gptsi_text_add(&text, f->role < 0 ? "] ignored\n" : "] -> ");
+        if (f->role < 0) continue;
+        snprintf(line, sizeof line, "h.%llu.", (unsigned long long)f->layer);
+        if (gptsi_role_in_layer(f->role)) gptsi_text_add(&text, line);
+        gptsi_text_add(&text, gptsi_role_names[f->role] + (gptsi_role_in_layer(f->role) ? 5 : 0));
+        gptsi_text_add(&text, t->rank != 2 ? "\n" : gptsi_found_transposed(f) == (f->role >= GPTSI_ROLE_Q || f->role == GPTS_P_LM_HEAD) ? " [in,out]\n" : " [out,in]\n");
+    }
+    snprintf(line, sizeof line, "vocab_size %lld, n_embd %lld, n_layer %lld, n_head %lld, position %s, norm %s, bias %s, %s, scores %s\n",
+             (long long)in->config.vocab_size, (long long)in->config.n_embd, (long long)in->config.n_layer, (long long)in->config.n_head,
+             positions[in->config.position], in->config.norm == GPTS_NORM_LAYER ? "layer" : "none", in->config.bias ? "yes" : "no",
+             in->config.tie_word_embeddings ? "tied" : "untied", in->config.unscaled_scores ? "unscaled" : "scaled");
+    gptsi_text_add(&text, line);
+    gptsi_text_bytes(&text, "", 1);
+    if (text.failed) { gptsi_delete(in->hooks, text.data); return NULL; }
+    return text.data;
+}
+
+/* path of config.json in the folder of `path` */
+static char *gptsi_config_beside(const char *path, const gpts_hooks *hooks)
+{
+    size_t n = strlen(path);
+    char *beside = GPTSI_NEW(hooks, char, gptsi_add(n, 16));
+    while (n && path[n - 1] != '/' && path[n - 1] != '\\') n--;
+    if (!beside) return NULL;
+    memcpy(beside, path, n);
+    memcpy(beside + n, "config.json", 12);
+    return beside;
+}
+static int gptsi_file_exists(const char *path)
+{
+#ifdef GPTS_NO_STDIO
+    (void)path;
+    return 0;
+#else
+    FILE *f = fopen(path, "rb");
+    if (f) fclose(f);
+    return f != NULL;
+#endif
+}
+
+static gpts_status gptsi_settings_file(gptsi_import *in, const char *path)
+{
+    char *text, label[160];
+    size_t bytes;
+    gpts_status status;
+    GPTSI_TRY(gpts_read_file(path, &text, &bytes, in->hooks, in->error));
+    snprintf(label, sizeof label, "'%s'", gptsi_path_end(path));
+    status = gptsi_settings_read(&in->settings, text, bytes, label, in->error);
+    gptsi_delete(in->hooks, text);
+    return status;
+}
+
+/* Opens the file, reads map and settings, gives every tensor its role; the settings of the model. */
+static gpts_status gptsi_import_open(gptsi_import *in, const char *path, const gpts_mapping *mapping)
+{
+    const char *own;
+    char *beside;
+    size_t i, bytes;
+    gpts_status status = gpts_file_open(in->file, path, in->hooks);
+    if (status != GPTS_OK) { memcpy(in->error, in->file->error, GPTS_ERROR_BYTES); return status; }
+    for (i = 0; i < GPTSI_SETTINGS; i++) in->settings.whole[i] = -1;
+    if ((own = gpts_file_metadata(in->file, "config")) != NULL)
+        GPTSI_TRY(gptsi_settings_read(&in->settings, own, strlen(own), "the file's own config", in->error));
+    if (mapping && mapping->config) GPTSI_TRY(gptsi_settings_file(in, mapping->config));
+    else {
+        beside = gptsi_config_beside(path, in->hooks);
+        if (!beside) return gptsi_no_memory(in->error, "a file's name", strlen(path), 1);
+        if (gptsi_file_exists(beside)) status = gptsi_settings_file(in, beside);
+        gptsi_delete(in->hooks, beside);
+        if (status != GPTS_OK) return status;
+    }
+    in->names.label = "the map";
+    if (mapping && mapping->map) {
+        GPTSI_TRY(gpts_read_file(mapping->map, &in->names.text, &bytes, in->hooks, in->error));
+        GPTSI_TRY(gptsi_names_read(&in->names, bytes, in->hooks, in->error));
+        if (in->names.config.at) GPTSI_TRY(gptsi_settings_read(&in->settings, in->names.config.at, in->names.config.n, "the map's @config", in->error));
+    }
+    GPTSI_TRY(gptsi_import_match(in));
+    return gptsi_import_config(in, mapping);
+}
+static void gptsi_import_close(gptsi_import *in)
+{
+    gptsi_names_free(&in->names, in->hooks);
+    gptsi_delete(in->hooks, in->found);
+    gptsi_delete(in->hooks, in->slot);
+    gpts_file_close(in->file);
+}
+
+GPTS_API gpts_status gpts_model_load_mapped_checked(gpts_model *m, const char *path, gpts_mapping *mapping, const gpts_hooks *hooks, uint32_t abi)
+{
+    gptsi_import in;
+    gpts_file file;
+    gptsi_span probe;
+    gpts_status status;
+    char error[GPTS_ERROR_BYTES] = "";
+    memset(m, 0, sizeof *m);
+    if (mapping) mapping->table = NULL;
+    if (abi != GPTS_ABI)
+        return gptsi_fail(m->error, GPTS_MISMATCH, "the header included here and the implementation differ in version or GPTS_REAL");
+    memset(&in, 0, sizeof in);
+    memset(&file, 0, sizeof file);
+    in.file = &file; in.hooks = hooks; in.error = error;
+    status = gptsi_import_open(&in, path, mapping);
+    if (status == GPTS_OK && mapping && (mapping->table = gptsi_import_table(&in)) == NULL) status = gptsi_no_memory(error, "the table of names", 1, 1);
+    if (status == GPTS_OK && (status = gptsi_model_build(m, &in.config, NULL, hooks)) != GPTS_OK) memcpy(error, m->error, sizeof error);
+    if (status == GPTS_OK) status = gptsi_import_all_used(&in, m);
+    if (status == GPTS_OK) status = gptsi_import_weights(&in, m, 0);
+    if (status == GPTS_OK) {
+        probe = in.names.probe;
+        if (!probe.at && (probe.at = gpts_file_metadata(&file, "probe")) != NULL) probe.n = strlen(probe.at);
+        status = gptsi_import_verify(&in, m, probe, mapping ? mapping->tokens : NULL, mapping ? mapping->n : 0);
+    }
+    gptsi_import_close(&in);
+    if (status != GPTS_OK) { gpts_model_free(m); memcpy(m->error, error, sizeof error); }
+    return status;
+}
+
+/* ---- other people's names: save ------------------------------------------------------------------- */
+
+typedef struct gptsi_export {
+    const gpts_model *m;
+    gptsi_import like;                        /* L 0 and no file: Llama's names        */
+    gpts_file file;
+    gpts_file_entry *entries;
+    size_t n, room;
+    char *error;
+} gptsi_export;
+
+/* the model's tensor in memory (it may live on a device) */
+static gpts_real *gptsi_export_host(const gpts_model *m, const gpts_tensor *t)
+{
+    gpts_real *x = GPTSI_NEW(&m->hooks, gpts_real, t->size);
+    if (x) m->ops->download(m->device, x, t->data, t->size * sizeof *x);
+    return x;
+}
+
+/* One tensor [rows,columns] (columns 0: a vector) to write: `name` and `data` become the entry's. */
+static gpts_status gptsi_export_add(gptsi_export *out, const char *name, size_t rows, size_t columns, gpts_real *data, gpts_dtype dtype)
+{
+    const gpts_hooks *hooks = &out->m->hooks;
+    size_t bytes = strlen(name) + 1;
+    char *copy = GPTSI_NEW(hooks, char, bytes);
+    gpts_file_entry *e;
+    if (!copy || !data || !gptsi_grow(hooks, (void **)(void *)&out->entries, out->n, &out->room, sizeof *out->entries)) {
+        gptsi_delete(hooks, copy);
+        gptsi_delete(hooks, data);
+        return gptsi_no_memory(out->error, "the tensors to write", rows, sizeof(gpts_real));
+    }
+    memcpy(copy, name, bytes);
+    e = &out->entries[out->n++];
+    e->name = copy; e->data = data; e->rank = columns ? 2 : 1; e->shape[0] = rows; e->shape[1] = columns;
+    e->dtype = dtype == GPTS_F16 || dtype == GPTS_BF16 ? dtype : GPTS_F32;
+    return GPTS_OK;
+}
+
+/* Which of a chain's two maps holds the product: the outer one, unless only the inner one has a place for the bias. */
+static int gptsi_export_inner(const gptsi_export *out, size_t l, int outer, int inner)
+{
+    return gptsi_import_tensor(&out->like, l + 1, inner) && (!gptsi_import_tensor(&out->like, l + 1, outer) ||
+           (out->m->config.bias && !gptsi_import_tensor(&out->like, l + 1, outer + 1) && gptsi_import_tensor(&out->like, l + 1, inner + 1)));
+}
+
+/* Role (matrix or bias) of layer l, [out,in]: `parts` of c_attn from part `part` on, or c_proj, or the identity. */
+static gpts_status gptsi_export_part(gptsi_export *out, const char *name, size_t l, int role, int transposed, gpts_dtype dtype)
+{
+    const gpts_model *m = out->m;
+    size_t C = (size_t)m->config.n_embd, i, j, rows;
+    int matrix = role - (role - GPTSI_ROLE_Q) % 2, bias = matrix != role, attn = matrix <= GPTSI_ROLE_IN;
+    size_t part = matrix < GPTSI_ROLE_IN ? (size_t)(matrix - GPTSI_ROLE_Q) / 2 : 0, parts = matrix == GPTSI_ROLE_IN ? 3 : 1, width = attn ? 3 * C : C;
+    int inner = attn ? gptsi_export_inner(out, l, GPTSI_ROLE_IN, GPTSI_ROLE_Q) : gptsi_export_inner(out, l, GPTSI_ROLE_O, GPTSI_ROLE_OUT);
+    int alone = !out->like.slot, mine = alone || inner == (attn ? matrix < GPTSI_ROLE_IN : matrix == GPTSI_ROLE_OUT);
+    const gpts_tensor *t = gptsi_layer_tensor(m, l, attn ? (bias ? GPTS_P_ATTN_B : GPTS_P_ATTN_W) : (bias ? GPTS_P_ATTN_PROJ_B : GPTS_P_ATTN_PROJ_W));
+    gpts_real *x = t ? gptsi_export_host(m, t) : NULL, *y;
+    rows = parts * C;
+    y = GPTSI_NEW(&m->hooks, gpts_real, bias ? rows : rows * C);
+    if (!y || (t && !x)) {
+        gptsi_delete(&m->hooks, x);
+        gptsi_delete(&m->hooks, y);
+        return gptsi_no_memory(out->error, "a matrix to write", rows * C, sizeof *y);
+    }
+    for (i = 0; i < rows; i++) {
+        if (bias) { if (mine && x) y[i] = x[part * C + i]; continue; }
+        for (j = 0; j < C; j++) y[transposed ? j * rows + i : i * C + j] = mine ? x[j * width + part * C + i] : (gpts_real)(i % C == j);
+    }
+    gptsi_delete(&m->hooks, x);
+    return gptsi_export_add(out, name, !bias && transposed ? C : rows, bias ? 0 : transposed ? rows : C, y, dtype);
+}
+
+static gpts_status gptsi_export_whole(gptsi_export *out, const char *name, const gpts_tensor *t, int transposed, gpts_dtype dtype)
+{
+    gpts_real *x = gptsi_export_host(out->m, t), *y;
+    size_t i, j;
+    if (!transposed || !x) return gptsi_export_add(out, name, t->rows, t->rank == 2 ? t->columns : 0, x, dtype);
+    y = GPTSI_NEW(&out->m->hooks, gpts_real, t->size);
+    for (i = 0; y && i < t->rows; i++) for (j = 0; j < t->columns; j++) y[j * t->rows + i] = x[i * t->columns + j];
+    gptsi_delete(&out->m->hooks, x);
+    return gptsi_export_add(out, name, t->columns, t->rows, y, dtype);
+}
+
+/* The names of `like`, or Llama's. */
+static gpts_status gptsi_export_tensors(gptsi_export *out, gpts_dtype dtype)
+{
+    static const char *const names[] = { "q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias",
+                                         "o_proj.weight", "o_proj.bias" };
+    static const int roles[] = { GPTSI_ROLE_Q, GPTSI_ROLE_Q + 1, GPTSI_ROLE_K, GPTSI_ROLE_K + 1, GPTSI_ROLE_V, GPTSI_ROLE_V + 1,
+                                 GPTSI_ROLE_O, GPTSI_ROLE_O + 1 };
+    static const struct { const char *name; int kind; } outside[] = {
+        { "embed_tokens.weight", GPTS_P_WTE }, { "embed_positions.weight", GPTS_P_WPE }, { "lm_head.weight", GPTS_P_LM_HEAD } };
+    const gpts_model *m = out->m;
+    size_t i, k, l, L = (size_t)m->config.n_layer;
+    char name[GPTS_NAME_BYTES];
+    for (i = 0; i < (out->like.slot ? out->file.n_tensors : 0); i++) {
+        const gptsi_found *f = &out->like.found[i];
+        const char *there = out->file.tensors[i].name;
+        if (f->role < 0) continue;
+        if (f->role >= GPTSI_ROLE_Q) { GPTSI_TRY(gptsi_export_part(out, there, f->layer, f->role, gptsi_found_transposed(f), dtype)); continue; }
+        for (k = 0; k < m->n_tensors; k++)
+            if ((int)m->tensors[k].kind == f->role && m->tensors[k].layer == (gptsi_role_in_layer(f->role) ? (int32_t)f->layer : -1))
+                GPTSI_TRY(gptsi_export_whole(out, there, &m->tensors[k], gptsi_found_transposed(f), dtype));
+    }
+    if (out->like.slot) return GPTS_OK;
+    for (k = 0; k < m->n_tensors; k++) for (i = 0; i < 3; i++)
+        if ((int)m->tensors[k].kind == outside[i].kind) GPTSI_TRY(gptsi_export_whole(out, outside[i].name, &m->tensors[k], 0, dtype));
+    for (l = 0; l < L; l++) for (i = 0; i < 8; i += m->config.bias ? 1 : 2) {
+        snprintf(name, sizeof name, "layers.%llu.self_attn.%s", (unsigned long long)l, names[i]);
+        GPTSI_TRY(gptsi_export_part(out, name, l, roles[i], 0, dtype));
+    }
+    return GPTS_OK;
+}
+
+/* A few tokens and some of their last logits, for the reader's check. */
+static gpts_status gptsi_export_probe(gptsi_export *out, gpts_model *m, gptsi_text *text)
+{
+    enum { TOKENS = 12, IDS = 16 };
+    size_t V = (size_t)m->config.vocab_size, T = gptsi_min(TOKENS, (size_t)m->config.n_positions), k, part;
+    int32_t tokens[TOKENS];
+    gpts_real *logits = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(T, V));
+    gpts_batch batch;
+    gpts_status status;
+    if (!logits) return gptsi_no_memory(out->error, "a probe's logits", T * V, sizeof *logits);
+    for (k = 0; k < T; k++) tokens[k] = (int32_t)(gptsi_mix(k) % V);
+    memset(&batch, 0, sizeof batch);
+    batch.tokens = tokens; batch.B = 1; batch.T = T;
+    status = gpts_model_forward(m, &batch, logits, NULL);
+    for (part = 0; part < 3; part++) {
+        gptsi_text_add(text, part == 0 ? "{\"tokens\":[" : part == 1 ? "],\"ids\":[" : "],\"logits\":[");
+        for (k = 0; k < (part ? (size_t)IDS : T); k++) {
+            size_t id = (size_t)(gptsi_mix(1000 + k) % V);
+            if (k) gptsi_text_add(text, ",");
+            if (part == 2) gptsi_text_double(text, (double)(float)logits[(T - 1) * V + id]);
+            else gptsi_text_integer(text, part ? (int64_t)id : tokens[k]);
+        }
+    }
+    gptsi_text_bytes(text, "]}", 3);
+    gptsi_delete(&m->hooks, logits);
+    return status;
+}
+
+/* Llama's keys (transformers reads them), and ours for what Llama does not have. */
+static void gptsi_export_settings(const gpts_config *c, gpts_dtype dtype, gptsi_text *text)
+{
+    static const char *const positions[] = { "learned", "rope", "none" };
+    const struct { const char *key; int64_t value; } whole[] = {
+        { "vocab_size", c->vocab_size }, { "hidden_size", c->n_embd }, { "intermediate_size", c->n_embd }, { "num_hidden_layers", c->n_layer },
+        { "num_attention_heads", c->n_head }, { "num_key_value_heads", c->n_head }, { "max_position_embeddings", c->n_positions } };
+    size_t i;
+    gptsi_text_add(text, "{\n  \"architectures\": [\"AttentionOnlyTransformer\"],\n  \"model_type\": \"llama\",\n");
+    for (i = 0; i < 7; i++) {
+        gptsi_text_add(text, "  \"");
+        gptsi_text_add(text, whole[i].key);
+        gptsi_text_add(text, "\": ");
+        gptsi_text_integer(text, whole[i].value);
+        gptsi_text_add(text, ",\n");
+    }
+    gptsi_text_add(text, "  \"rope_theta\": ");
+    gptsi_text_double(text, c->rope_theta);
+    gptsi_text_add(text, ",\n  \"tie_word_embeddings\": ");
+    gptsi_text_add(text, c->tie_word_embeddings ? "true" : "false");
+    gptsi_text_add(text, ",\n  \"attention_bias\": ");
+    gptsi_text_add(text, c->bias ? "true" : "false");
+    gptsi_text_add(text, ",\n  \"unscaled_scores\": ");
+    gptsi_text_add(text, c->unscaled_scores ? "true" : "false");
+    gptsi_text_add(text, ",\n  \"position\": \"");
+    gptsi_text_add(text, positions[c->position]);
+    gptsi_text_add(text, "\",\n  \"torch_dtype\": \"");
+    gptsi_text_add(text, dtype == GPTS_F16 ? "float16" : dtype == GPTS_BF16 ? "bfloat16" : "float32");
+    gptsi_text_add(text, "\"\n}\n");
+}
+
+/* Plain attention everywhere; under Llama's names also nothing else. */
+static gpts_status gptsi_export_allowed(const gpts_model *m, const char *like, char *error)
+{
+    size_t l;
+    for (l = 0; l < (size_t)m->config.n_layer; l++) {
+        const gpts_heads *h = &m->layers[l].heads;
+        if (m->layers[l].hidden || h->U != h->H)
+            return gptsi_fail(error, GPTS_UNSUPPORTED, "layer %llu has %s: other people's names have no place for that (gpts_model_save keeps it)",
+                              (unsigned long long)l, m->layers[l].hidden ? "an approximator" : h->n ? "static heads" : "pruned heads");
+    }
+    if (!like && (m->config.n_inner || m->config.norm != GPTS_NORM_NONE))
+        return gptsi_fail(error, GPTS_UNSUPPORTED, "only attention-only models have names of their own here: name a file like it, or use gpts_model_save");
+    return GPTS_OK;
+}
+
+static gpts_status gptsi_export_write(gptsi_export *out, gpts_model *m, const char *path, const char *like, gpts_mapping *mapping, gptsi_text *probe, gptsi_text *settings)
+{
+    gptsi_import *in = &out->like;
+    gpts_dtype dtype = mapping ? mapping->dtype : GPTS_F32;
+    gpts_file_pair metadata[2];
+    gpts_status status;
+    char *beside;
+    size_t l;
+    if (like) {
+        GPTSI_TRY(gptsi_import_open(in, like, mapping));
+        if (in->L != (size_t)m->config.n_layer || in->C != (size_t)m->config.n_embd || in->V != (size_t)m->config.vocab_size ||
+            in->config.n_inner != m->config.n_inner || in->config.norm != m->config.norm || (in->config.position == GPTS_POSITION_LEARNED) != (m->config.position == GPTS_POSITION_LEARNED) ||
+            in->config.tie_word_embeddings != m->config.tie_word_embeddings)
+            return gptsi_fail(out->error, GPTS_MISMATCH, "%s is of another shape (%llu layers, width %llu, vocabulary %llu) than the model (%lld, %lld, %lld) or has other parts",
+                out->file.source->label, (unsigned long long)in->L, (unsigned long long)in->C, (unsigned long long)in->V, (long long)m->config.n_layer,
+                (long long)m->config.n_embd, (long long)m->config.vocab_size);
+        for (l = 0; l < in->L && m->config.bias && !in->config.bias; l++)
+            return gptsi_fail(out->error, GPTS_UNSUPPORTED, "the model has biases, and %s has no place for them", out->file.source->label);
+        if (mapping && (mapping->table = gptsi_import_table(in)) == NULL) return gptsi_no_memory(out->error, "the table of names", 1, 1);
+    }
+    GPTSI_TRY(gptsi_export_tensors(out, dtype));
+    status = gptsi_export_probe(out, m, probe);
+    if (status != GPTS_OK) return status;
+    gptsi_export_settings(&m->config, dtype, settings);
+    beside = gptsi_config_beside(path, &m->hooks);
+    if (probe->failed || settings->failed || !beside) {
+        gptsi_delete(&m->hooks, beside);
+        return gptsi_no_memory(out->error, "a file's settings", 1024, 1);
+    }
+    metadata[0].key = "format"; metadata[0].value = "pt";
+    metadata[1].key = "probe"; metadata[1].value = probe->data;
+    status = gpts_file_write(path, out->entries, out->n, metadata, 2, &m->hooks, out->error);
+    if (status == GPTS_OK) status = gptsi_replace_file(beside, settings->data, settings->n, &m->hooks, out->error);
+    gptsi_delete(&m->hooks, beside);
+    return status;
+}
+
+GPTS_API gpts_status gpts_model_save_mapped(gpts_model *m, const char *path, const char *like, gpts_mapping *mapping)
+{
+    gptsi_export out;
+    gptsi_text probe, settings;
+    gpts_status status;
+    size_t i;
+    memset(&out, 0, sizeof out);
+    memset(&probe, 0, sizeof probe);
+    memset(&settings, 0, sizeof settings);
+    if (mapping) mapping->table = NULL;
+    GPTSI_TRY(gptsi_export_allowed(m, like, m->error));
+    out.m = m; out.error = m->error; probe.hooks = settings.hooks = &m->hooks;
+    out.like.file = &out.file; out.like.hooks = &m->hooks; out.like.error = m->error;
+    status = gptsi_export_write(&out, m, path, like, mapping, &probe, &settings);
+    for (i = 0; i < out.n; i++) {
+        gptsi_delete(&m->hooks, (void *)(uintptr_t)out.entries[i].name);
+        gptsi_delete(&m->hooks, (void *)(uintptr_t)out.entries[i].data);
+    }
+    gptsi_delete(&m->hooks, out.entries);
+    gptsi_delete(&m->hooks, probe.data);
+    gptsi_delete(&m->hooks, settings.data);
+    gptsi_import_close(&out.like);
     return status;
 }
 
