@@ -6265,10 +6265,15 @@ typedef struct gptsi_merge { int32_t left, right, merged; uint32_t order; } gpts
 
 /* A short piece and its ids, remembered: its first and last 8 bytes, overlapping. */
 enum { GPTSI_PIECE_BYTES = 16, GPTSI_PIECE_IDS = 3, GPTSI_PIECES = 1 << 15 };
-typedef struct gptsi_piece { uint64_t head, tail; int32_t ids[GPTSI_PIECE_IDS]; int16_t length, n; } gptsi_piece;
+typedef struct gptsi_piece {
+    uint64_t head, tail;
+    int32_t ids[GPTSI_PIECE_IDS];
+    int16_t length, n;                                        /* bytes; ids; 32 bytes in all */
+} gptsi_piece;
 
 enum { GPTSI_TOKEN_BYTES = 1024,                              /* longest token accepted or made */
-       GPTSI_WORD_CHARS = 200, GPTSI_AROUND = 4 };            /* of WordPiece: longest word, ids put around a text */
+       GPTSI_WORD_CHARS = 200,                                /* WordPiece: longest word, */
+       GPTSI_AROUND = 4, GPTSI_ADDED = 1024 };                /* ids around a text, added tokens */
 
 struct gpts_vocabulary {
     gptsi_token *tokens; int32_t n, room;                     /* ids 0 .. n-1; length 0: none */
@@ -6284,7 +6289,7 @@ struct gpts_vocabulary {
     /* WordPiece */
     int32_t unknown;
     char prefix[16]; size_t n_prefix;                         /* of a word's later tokens, "##" */
-    size_t limit, longest;                                    /* characters of a word, bytes of a token */
+    size_t limit, longest;                                    /* a word's characters, a token's bytes */
     int lower, quotes, cleanup;
     int32_t before[GPTSI_AROUND], after[GPTSI_AROUND]; size_t n_before, n_after;
     int32_t *added; size_t n_added;                           /* tokens known in any text */
@@ -6295,6 +6300,11 @@ static gpts_status gptsi_tokenizer_no_memory(gpts_tokenizer *t, size_t count, si
 {
     return gptsi_no_memory(t->error, "the tokenizer", count, size);
 }
+/* pointer = a new array, or the caller returns */
+#define GPTSI_ROOM(t, pointer, type, count) do { \
+        if (!((pointer) = GPTSI_NEW(&(t)->hooks, type, (count)))) \
+            return gptsi_tokenizer_no_memory((t), (count), sizeof(type)); \
+    } while (0)
 
 /* Starts an empty tokenizer of a kind, for at most n ids. */
 static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind kind, size_t n)
@@ -6303,23 +6313,22 @@ static gpts_status gptsi_vocabulary_new(gpts_tokenizer *t, gpts_tokenizer_kind k
     size_t slots = 16;
     int i;
     if (n > INT32_MAX / 4)
-        return gptsi_fail(t->error, GPTS_TOO_LONG, "a tokenizer of %llu tokens is too large", (unsigned long long)n);
+        return gptsi_fail(t->error, GPTS_TOO_LONG, "%llu tokens are too many for a tokenizer", (unsigned long long)n);
     while (slots < 2 * n) slots *= 2;
     t->kind = kind;
     t->end_of_text = -1;
-    t->vocabulary = v = GPTSI_NEW(&t->hooks, struct gpts_vocabulary, 1);
-    if (!v) return gptsi_tokenizer_no_memory(t, 1, sizeof *v);
+    GPTSI_ROOM(t, t->vocabulary, struct gpts_vocabulary, 1);
+    v = t->vocabulary;
     v->room = (int32_t)n;
     v->slots_mask = slots - 1;
     v->unknown = -1;
     for (i = 0; i < 256; i++) v->byte_id[i] = -1;
-    if (!(v->tokens = GPTSI_NEW(&t->hooks, gptsi_token, n + 1))) return gptsi_tokenizer_no_memory(t, n, sizeof *v->tokens);
-    if (!(v->slots = GPTSI_NEW(&t->hooks, int32_t, slots))) return gptsi_tokenizer_no_memory(t, slots, sizeof *v->slots);
+    GPTSI_ROOM(t, v->tokens, gptsi_token, n + 1);
+    GPTSI_ROOM(t, v->slots, int32_t, slots);
     if (kind != GPTS_TOKENIZER_BPE && kind != GPTS_TOKENIZER_WORDPIECE) return GPTS_OK;
-    if (!(v->classes = GPTSI_NEW(&t->hooks, unsigned char, GPTSI_CODES))) return gptsi_tokenizer_no_memory(t, GPTSI_CODES, 1);
+    GPTSI_ROOM(t, v->classes, unsigned char, GPTSI_CODES);
     gptsi_classes_fill(v->classes);
-    if (kind != GPTS_TOKENIZER_BPE) return GPTS_OK;
-    if (!(v->pieces = GPTSI_NEW(&t->hooks, gptsi_piece, GPTSI_PIECES))) return gptsi_tokenizer_no_memory(t, GPTSI_PIECES, sizeof *v->pieces);
+    if (kind == GPTS_TOKENIZER_BPE) GPTSI_ROOM(t, v->pieces, gptsi_piece, GPTSI_PIECES);
     return GPTS_OK;
 }
 /* Room for at most n pairs, once. */
@@ -6327,11 +6336,12 @@ static gpts_status gptsi_pairs_new(gpts_tokenizer *t, size_t n)
 {
     struct gpts_vocabulary *v = t->vocabulary;
     size_t pairs = 16;
-    if (n > INT32_MAX / 4) return gptsi_fail(t->error, GPTS_TOO_LONG, "a tokenizer of %llu pairs is too large", (unsigned long long)n);
+    if (n > INT32_MAX / 4)
+        return gptsi_fail(t->error, GPTS_TOO_LONG, "%llu pairs are too many for a tokenizer", (unsigned long long)n);
     while (pairs < 2 * n) pairs *= 2;
     v->pairs_mask = pairs - 1;
-    v->pairs = GPTSI_NEW(&t->hooks, gptsi_merge, pairs);
-    return v->pairs ? GPTS_OK : gptsi_tokenizer_no_memory(t, pairs, sizeof *v->pairs);
+    GPTSI_ROOM(t, v->pairs, gptsi_merge, pairs);
+    return GPTS_OK;
 }
 
 static void gptsi_vocabulary_delete(const gpts_hooks *hooks, struct gpts_vocabulary *v)
@@ -6369,7 +6379,8 @@ static size_t gptsi_token_slot(const struct gpts_vocabulary *v, const char *byte
     }
     return i;
 }
-static int32_t gptsi_token_find(const struct gpts_vocabulary *v, const char *bytes, size_t n)      /* or -1 */
+/* The id of these bytes, or -1. */
+static int32_t gptsi_token_find(const struct gpts_vocabulary *v, const char *bytes, size_t n)
 {
     return v->slots[gptsi_token_slot(v, bytes, n)] - 1;
 }
@@ -6381,8 +6392,8 @@ static gpts_status gptsi_token_add(gpts_tokenizer *t, int32_t id, const char *by
     gptsi_token *token = &v->tokens[id];
     if (n > v->bytes_room - v->n_bytes) {
         size_t room = gptsi_add(gptsi_mul(2, v->bytes_room), gptsi_add(n, 1024));
-        char *grown = GPTSI_NEW(&t->hooks, char, room);
-        if (!grown) return gptsi_tokenizer_no_memory(t, room, 1);
+        char *grown;
+        GPTSI_ROOM(t, grown, char, room);
         if (v->n_bytes) memcpy(grown, v->bytes, v->n_bytes);
         gptsi_delete(&t->hooks, v->bytes);
         v->bytes = grown;
@@ -6406,11 +6417,13 @@ static gptsi_merge *gptsi_pair_slot(const struct gpts_vocabulary *v, int32_t lef
 {
     uint64_t key = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15u;
     size_t i = (size_t)(key >> 32) & v->pairs_mask;
-    while (v->pairs[i].order && (v->pairs[i].left != left || v->pairs[i].right != right)) i = (i + 1) & v->pairs_mask;
+    for (; v->pairs[i].order; i = (i + 1) & v->pairs_mask)
+        if (v->pairs[i].left == left && v->pairs[i].right == right) break;
     return &v->pairs[i];
 }
 /* A pair that is there already keeps its lower order. */
-static void gptsi_pair_add(struct gpts_vocabulary *v, int32_t left, int32_t right, int32_t merged, uint32_t order)
+static void gptsi_pair_add(struct gpts_vocabulary *v, int32_t left, int32_t right, int32_t merged,
+                           uint32_t order)
 {
     gptsi_merge *pair = gptsi_pair_slot(v, left, right);
     if (pair->order) return;
@@ -6420,7 +6433,10 @@ static void gptsi_pair_add(struct gpts_vocabulary *v, int32_t left, int32_t righ
 
 /* GPT-2 writes each byte as a printable character: 33-126, 161-172, 174-255 as themselves,
    the other 68 in order as U+0100 and on.  Ids of single bytes go: the former, the latter. */
-static int gptsi_byte_kept(uint32_t byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173); }
+static int gptsi_byte_kept(uint32_t byte)
+{
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte != 173);
+}
 static uint32_t gptsi_byte_code(uint32_t byte)
 {
     if (gptsi_byte_kept(byte)) return byte;
@@ -6454,7 +6470,8 @@ static int gptsi_class_wide(const unsigned char *classes, const char *p, const c
     uint32_t code = 0;
     *size = gptsi_utf8_get(p, end, &code);
     if (!*size) { *size = 1; return GPTSI_OTHER; }
-    return code < GPTSI_CODES ? (int)classes[code] : code >= 0xE0100 && code <= 0xE01EF ? (int)GPTSI_MARK : (int)GPTSI_OTHER;
+    if (code < GPTSI_CODES) return classes[code];
+    return code >= 0xE0100 && code <= 0xE01EF ? GPTSI_MARK : GPTSI_OTHER;
 }
 /* The class of the character at p and its size in bytes. */
 static int gptsi_class(const unsigned char *classes, const char *p, const char *end, size_t *size)
@@ -6509,11 +6526,16 @@ static size_t gptsi_merge_short(const struct gpts_vocabulary *v, const char *p, 
     } while (0)
     for (i = 0; i + 1 < n; i++) GPTSI_LOOK(i);
     while (n > 1) {
-        for (i = at = 0, low = UINT32_MAX; i + 1 < n; i++) if (order[i] < low) { low = order[i]; at = i; }
+        for (i = at = 0, low = UINT32_MAX; i + 1 < n; i++)
+            if (order[i] < low) { low = order[i]; at = i; }
         if (low == UINT32_MAX) break;
         ids[at] = merged[at];
         n--;
-        for (i = at + 1; i < n; i++) { ids[i] = ids[i + 1]; order[i - 1] = order[i]; merged[i - 1] = merged[i]; }
+        for (i = at + 1; i < n; i++) {
+            ids[i] = ids[i + 1];
+            order[i - 1] = order[i];
+            merged[i - 1] = merged[i];
+        }
         if (at) GPTSI_LOOK(at - 1);
         if (at + 1 < n) GPTSI_LOOK(at);
     }
@@ -6549,12 +6571,14 @@ static gptsi_entry gptsi_heap_pop(gptsi_entry *heap, size_t *n)
     return top;
 }
 
-/* Any length, O(n log n): symbols in a linked list, pairs in a heap by (order, position).  An
-   entry whose pair is gone is dropped when it comes up.  At most n entries at first, and each
-   merge takes one out and puts at most two in.                                               */
+/* Any length, O(n log n) and 48 n bytes: symbols in a linked list, pairs in a heap by (order,
+   position).  An entry whose pair is gone is dropped when it comes up.  At most n entries at
+   first, and each merge takes one out and puts at most two in
+   (tests/tokenizer.c: both_ways_of_merging_equal_the_plain_one).                             */
 typedef struct gptsi_symbol { int32_t id, next, prev; uint32_t order; } gptsi_symbol;
 
-static void gptsi_merge_look(const struct gpts_vocabulary *v, gptsi_symbol *s, int32_t i, gptsi_entry *heap, size_t *n)
+static void gptsi_merge_look(const struct gpts_vocabulary *v, gptsi_symbol *s, int32_t i,
+                             gptsi_entry *heap, size_t *n)
 {
     s[i].order = s[i].next < 0 ? 0 : gptsi_pair_slot(v, s[i].id, s[s[i].next].id)->order;
     if (s[i].order) gptsi_heap_push(heap, n, s[i].order, (uint64_t)i);
@@ -6566,7 +6590,8 @@ static gpts_status gptsi_merge_long(gpts_tokenizer *t, const char *p, size_t n, 
     gptsi_entry *heap;
     size_t entries = 0, i;
     int32_t at;
-    if (n > INT32_MAX / 2) return gptsi_fail(t->error, GPTS_TOO_LONG, "a piece of %llu bytes is too long", (unsigned long long)n);
+    if (n > INT32_MAX / 2)
+        return gptsi_fail(t->error, GPTS_TOO_LONG, "a piece of %llu bytes is too long", (unsigned long long)n);
     s = GPTSI_NEW(&t->hooks, gptsi_symbol, n);
     heap = s ? GPTSI_NEW(&t->hooks, gptsi_entry, 2 * n) : NULL;
     if (!heap) {
@@ -6608,9 +6633,12 @@ static gpts_status gptsi_encode_piece(gpts_tokenizer *t, const char *p, size_t n
     if (n <= GPTSI_PIECE_BYTES) {
         if (n >= 8) { head = gptsi_load64(p); tail = gptsi_load64(p + n - 8); }
         else if (n >= 4) { head = gptsi_load32(p); tail = gptsi_load32(p + n - 4); }
-        else { head = (unsigned char)p[0]; tail = (uint64_t)(unsigned char)p[n / 2] << 8 | (unsigned char)p[n - 1]; }
-        i = (size_t)((head ^ (tail * 0x9E3779B97F4A7C15u + n)) * 0xBF58476D1CE4E5B9u >> 40) & (GPTSI_PIECES - 1);
-        piece = &v->pieces[i];
+        else {
+            head = (unsigned char)p[0];
+            tail = (uint64_t)(unsigned char)p[n / 2] << 8 | (unsigned char)p[n - 1];
+        }
+        i = (size_t)((head ^ (tail * 0x9E3779B97F4A7C15u + n)) * 0xBF58476D1CE4E5B9u >> 40);
+        piece = &v->pieces[i % GPTSI_PIECES];
         if (piece->head == head && piece->tail == tail && piece->length == (int16_t)n) {
             for (i = 0; i < (size_t)piece->n; i++) gptsi_ids_put(out, piece->ids[i]);
             return GPTS_OK;
@@ -6641,14 +6669,15 @@ static gpts_status gptsi_encode_bpe(gpts_tokenizer *t, const char *p, const char
 
 static gpts_status gptsi_encode_chars(gpts_tokenizer *t, const char *text, size_t bytes, gptsi_ids *out)
 {
+    const struct gpts_vocabulary *v = t->vocabulary;
     const char *p = text, *end = text + bytes;
     while (p < end) {
         uint32_t code = (unsigned char)*p;
         size_t size = gptsi_utf8_get(p, end, &code);
-        int32_t id = size < 2 ? t->vocabulary->byte_id[(unsigned char)*p] : gptsi_token_find(t->vocabulary, p, size);
+        int32_t id = size < 2 ? v->byte_id[(unsigned char)*p] : gptsi_token_find(v, p, size);
         if (id < 0)
-            return gptsi_fail(t->error, GPTS_NOT_FOUND, "byte %llu of the text: the tokenizer has no %s %s%0*X",
-                              (unsigned long long)(p - text), size ? "character" : "byte", size ? "U+" : "0x",
+            return gptsi_fail(t->error, GPTS_NOT_FOUND, "byte %llu of the text: the tokenizer has no %s%0*X",
+                              (unsigned long long)(p - text), size ? "character U+" : "byte 0x",
                               size ? 4 : 2, (unsigned)code);
         gptsi_ids_put(out, id);
         p += size ? size : 1;
@@ -6701,9 +6730,13 @@ static void gptsi_wordpiece_add(gptsi_wordpiece *w, uint32_t code)
 static uint32_t gptsi_lower(uint32_t c)
 {
     if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
-    if ((c >= 0xC0 && c <= 0xDE && c != 0xD7) || (c >= 0x391 && c <= 0x3A9) || (c >= 0x410 && c <= 0x42F) || (c >= 0xFF21 && c <= 0xFF3A)) return c + 32;
-    if ((c >= 0x100 && c <= 0x137) || (c >= 0x14A && c <= 0x177) || (c >= 0x1E00 && c <= 0x1E95) || (c >= 0x1EA0 && c <= 0x1EFF) || (c >= 0x460 && c <= 0x481)) return c | 1;
-    if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17E)) return c + (c & 1);
+#define GPTSI_IN(first, last) (c >= (first) && c <= (last))
+    if (GPTSI_IN(0xC0, 0xDE)) return c == 0xD7 ? c : c + 32;
+    if (GPTSI_IN(0x391, 0x3A9) || GPTSI_IN(0x410, 0x42F) || GPTSI_IN(0xFF21, 0xFF3A)) return c + 32;
+    if (GPTSI_IN(0x100, 0x137) || GPTSI_IN(0x14A, 0x177) || GPTSI_IN(0x460, 0x481) ||
+        GPTSI_IN(0x1E00, 0x1E95) || GPTSI_IN(0x1EA0, 0x1EFF)) return c | 1;
+    if (GPTSI_IN(0x139, 0x148) || GPTSI_IN(0x179, 0x17E)) return c + (c & 1);
+#undef GPTSI_IN
     if (c >= 0x400 && c <= 0x40F) return c + 80;
     if (c >= 0x531 && c <= 0x556) return c + 48;
     return c == 0x178 ? 0xFF : c == 0x212A ? 'k' : c == 0x212B ? 0xE5 : c;
@@ -6716,10 +6749,17 @@ static void gptsi_wordpiece_text(gptsi_wordpiece *w, const char *p, const char *
         uint32_t code = 0xFFFD;
         size_t size = gptsi_utf8_get(p, end, &code);
         int kind = gptsi_class(v->classes, p, end, &size);
-        if (v->quotes && (*p == '`' || *p == '\'') && end - p > 1 && p[1] == *p) { code = '"'; size = 2; }
+        if (v->quotes && (*p == '`' || *p == '\'') && end - p > 1 && p[1] == *p) {
+            code = '"';
+            size = 2;
+        }
         p += size;
-        if (v->lower && code == 0x130) { code = 0x307; if (w->other) gptsi_wordpiece_flush(w); w->other = 0; gptsi_wordpiece_add(w, 'i'); }
-        else if (v->lower) code = gptsi_lower(code);
+        if (v->lower && code == 0x130) {                      /* a dotted I becomes i and a dot above */
+            if (w->other) gptsi_wordpiece_flush(w);
+            w->other = 0;
+            gptsi_wordpiece_add(w, 'i');
+            code = 0x307;
+        } else if (v->lower) code = gptsi_lower(code);
         if (kind == GPTSI_SPACE) gptsi_wordpiece_flush(w);
         else if (kind == GPTSI_NUMBER || kind == GPTSI_PUNCTUATION) {
             gptsi_wordpiece_flush(w);
@@ -6746,7 +6786,8 @@ static int32_t gptsi_wordpiece_added(const struct gpts_vocabulary *v, const char
     }
     return best;
 }
-static void gptsi_encode_wordpiece(const struct gpts_vocabulary *v, const char *text, const char *end, gptsi_ids *out)
+static void gptsi_encode_wordpiece(const struct gpts_vocabulary *v, const char *text, const char *end,
+                                   gptsi_ids *out)
 {
     gptsi_wordpiece w;
     const char *p = text;
@@ -6766,7 +6807,7 @@ static void gptsi_encode_wordpiece(const struct gpts_vocabulary *v, const char *
 
 /* Decoding: a token with the prefix loses it; any other has a space before it, but when
    clean-up is on not the ones that start so.                                                   */
-static int gptsi_wordpiece_joins(const struct gpts_vocabulary *v, const char **bytes, size_t *length)
+static int gptsi_wordpiece_spaced(const struct gpts_vocabulary *v, const char **bytes, size_t *length)
 {
     static const char *const close[] = { ".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re" };
     size_t i;
@@ -6782,7 +6823,8 @@ static int gptsi_wordpiece_joins(const struct gpts_vocabulary *v, const char **b
 
 /* ---- encoding and decoding -------------------------------------------------------------------- */
 
-GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n)
+GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes,
+                                           int32_t *ids, size_t *n)
 {
     const struct gpts_vocabulary *v = tokenizer->vocabulary;
     gptsi_ids out;
@@ -6794,7 +6836,9 @@ GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char
     if (!text && bytes) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the text is missing");
     if (!bytes) text = "";
     switch (tokenizer->kind) {
-    case GPTS_TOKENIZER_BYTES: for (i = 0; i < bytes; i++) gptsi_ids_put(&out, (unsigned char)text[i]); break;
+    case GPTS_TOKENIZER_BYTES:
+        for (i = 0; i < bytes; i++) gptsi_ids_put(&out, (unsigned char)text[i]);
+        break;
     case GPTS_TOKENIZER_CHARS: status = gptsi_encode_chars(tokenizer, text, bytes, &out); break;
     case GPTS_TOKENIZER_BPE: status = gptsi_encode_bpe(tokenizer, text, text + bytes, &out); break;
     case GPTS_TOKENIZER_WORDPIECE: gptsi_encode_wordpiece(v, text, text + bytes, &out); break;
@@ -6802,12 +6846,14 @@ GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char
     if (status != GPTS_OK) return status;
     *n = out.n;
     if (ids && out.n > out.room)
-        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG, "the text has %llu tokens, but there is room for %llu",
+        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG,
+                          "the text has %llu tokens, but there is room for %llu",
                           (unsigned long long)out.n, (unsigned long long)out.room);
     return GPTS_OK;
 }
 
-GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n, char *text, size_t *bytes)
+GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int32_t *ids, size_t n,
+                                           char *text, size_t *bytes)
 {
     const struct gpts_vocabulary *v = tokenizer->vocabulary;
     size_t i, length, used = 0, room = text ? *bytes : 0;
@@ -6819,14 +6865,17 @@ GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int3
     for (i = 0; i < n; i++) {
         const gptsi_token *token;
         if (ids[i] < 0 || ids[i] >= v->n || !v->tokens[ids[i]].length)
-            return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "id %ld at position %llu is none of the tokenizer's",
-                              (long)ids[i], (unsigned long long)i);
+            return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT,
+                              "id %ld at position %llu is none of the tokenizer's", (long)ids[i], (unsigned long long)i);
         token = &v->tokens[ids[i]];
         bytes_of = v->bytes + token->begin;
         length = token->length;
         if (tokenizer->kind == GPTS_TOKENIZER_WORDPIECE) {
             if (token->special) continue;
-            if (any && gptsi_wordpiece_joins(v, &bytes_of, &length)) { if (used < room) text[used] = ' '; used++; }
+            if (any && gptsi_wordpiece_spaced(v, &bytes_of, &length)) {
+                if (used < room) text[used] = ' ';
+                used++;
+            }
             any = 1;
         }
         if (used <= room && length <= room - used) memcpy(text + used, bytes_of, length);
@@ -6834,7 +6883,8 @@ GPTS_API gpts_status gpts_tokenizer_decode(gpts_tokenizer *tokenizer, const int3
     }
     *bytes = used;
     if (text && used > room)
-        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG, "the ids have %llu bytes, but there is room for %llu",
+        return gptsi_fail(tokenizer->error, GPTS_TOO_LONG,
+                          "the ids have %llu bytes, but there is room for %llu",
                           (unsigned long long)used, (unsigned long long)room);
     return GPTS_OK;
 }
@@ -6888,7 +6938,7 @@ static gpts_status gptsi_make_chars(gpts_tokenizer *t, const unsigned char *seen
     int32_t id = 0;
     char bytes[4];
     for (c = 0; c < GPTSI_SEEN; c++) n += seen[c / 8] >> (c % 8) & 1;
-    if (!n) return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "a tokenizer of characters needs a text with one at least");
+    if (!n) return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "a tokenizer of characters needs one at least");
     GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_CHARS, n));
     for (c = 0; c < GPTSI_SEEN; c++) {
         if (!(seen[c / 8] >> (c % 8) & 1)) continue;
@@ -6898,14 +6948,14 @@ static gpts_status gptsi_make_chars(gpts_tokenizer *t, const unsigned char *seen
     }
     return GPTS_OK;
 }
-GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char *text, size_t bytes, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char *text, size_t bytes,
+                                          const gpts_hooks *hooks)
 {
     const char *p = text, *end = text ? text + bytes : NULL;
     unsigned char *seen;
     gpts_status status;
     gptsi_tokenizer_start(tokenizer, hooks);
-    seen = GPTSI_NEW(hooks, unsigned char, GPTSI_SEEN / 8);
-    if (!seen) return gptsi_tokenizer_no_memory(tokenizer, GPTSI_SEEN / 8, 1);
+    GPTSI_ROOM(tokenizer, seen, unsigned char, GPTSI_SEEN / 8);
     while (p < end) {
         uint32_t code = 0;
         size_t size = gptsi_utf8_get(p, end, &code);
@@ -6925,10 +6975,11 @@ GPTS_API gpts_status gpts_tokenizer_chars(gpts_tokenizer *tokenizer, const char 
 
    Each distinct piece is kept once, with its count as weight.  All their symbols lie in one
    array, linked; each pair's occurrences are a chain through it, in ascending order, so a
-   merge touches only what it changes and every count is always exact.                         */
+   merge touches only what it changes and every count is always exact
+   (tests/tokenizer.c: training_equals_counting_everything_again).                             */
 
 typedef struct gptsi_word { const char *text; size_t length; uint64_t count; } gptsi_word;
-typedef struct gptsi_count { int32_t left, right; uint64_t count; int32_t first, last; int used; } gptsi_count;
+typedef struct gptsi_count { uint64_t count; int32_t left, right, first, last; int used; } gptsi_count;
 typedef struct gptsi_site { int32_t id, next, prev, after, before; uint32_t word; } gptsi_site;
 
 typedef struct gptsi_training {
@@ -6949,32 +7000,35 @@ static gptsi_word *gptsi_word_slot(const gptsi_training *w, const char *text, si
 static gptsi_count *gptsi_count_slot(const gptsi_training *w, int32_t left, int32_t right)
 {
     size_t i = (size_t)gptsi_mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right) & w->counts_mask;
-    while (w->counts[i].used && (w->counts[i].left != left || w->counts[i].right != right)) i = (i + 1) & w->counts_mask;
+    for (; w->counts[i].used; i = (i + 1) & w->counts_mask)
+        if (w->counts[i].left == left && w->counts[i].right == right) break;
     return &w->counts[i];
 }
 
 /* Room for one more word or pair: a table that is half full doubles. */
 static gpts_status gptsi_words_grow(gptsi_training *w)
 {
-    gptsi_word *old = w->words;
-    size_t n = w->words_mask + 1, i;
+    gptsi_word *old = w->words, *grown;
+    size_t n = w->words_mask + 1, more = old ? 2 * n : 4096, i;
     if (old && w->n_words < n / 2) return GPTS_OK;
-    w->words_mask = old ? 2 * n - 1 : 4095;
-    w->words = GPTSI_NEW(&w->t->hooks, gptsi_word, w->words_mask + 1);
-    if (!w->words) { w->words = old; return gptsi_tokenizer_no_memory(w->t, w->words_mask + 1, sizeof *old); }
-    for (i = 0; old && i < n; i++) if (old[i].count) *gptsi_word_slot(w, old[i].text, old[i].length) = old[i];
+    GPTSI_ROOM(w->t, grown, gptsi_word, more);
+    w->words = grown;
+    w->words_mask = more - 1;
+    for (i = 0; old && i < n; i++)
+        if (old[i].count) *gptsi_word_slot(w, old[i].text, old[i].length) = old[i];
     gptsi_delete(&w->t->hooks, old);
     return GPTS_OK;
 }
 static gpts_status gptsi_counts_grow(gptsi_training *w)
 {
-    gptsi_count *old = w->counts;
-    size_t n = w->counts_mask + 1, i;
+    gptsi_count *old = w->counts, *grown;
+    size_t n = w->counts_mask + 1, more = old ? 2 * n : 4096, i;
     if (old && w->n_counts < n / 2) return GPTS_OK;
-    w->counts_mask = old ? 2 * n - 1 : 4095;
-    w->counts = GPTSI_NEW(&w->t->hooks, gptsi_count, w->counts_mask + 1);
-    if (!w->counts) { w->counts = old; return gptsi_tokenizer_no_memory(w->t, w->counts_mask + 1, sizeof *old); }
-    for (i = 0; old && i < n; i++) if (old[i].used) *gptsi_count_slot(w, old[i].left, old[i].right) = old[i];
+    GPTSI_ROOM(w->t, grown, gptsi_count, more);
+    w->counts = grown;
+    w->counts_mask = more - 1;
+    for (i = 0; old && i < n; i++)
+        if (old[i].used) *gptsi_count_slot(w, old[i].left, old[i].right) = old[i];
     gptsi_delete(&w->t->hooks, old);
     return GPTS_OK;
 }
@@ -6982,8 +7036,8 @@ static gpts_status gptsi_training_push(gptsi_training *w, uint64_t bound, int32_
 {
     if (w->n_heap == w->heap_room) {
         size_t room = gptsi_add(4096, gptsi_mul(2, w->heap_room));
-        gptsi_entry *grown = GPTSI_NEW(&w->t->hooks, gptsi_entry, room);
-        if (!grown) return gptsi_tokenizer_no_memory(w->t, room, sizeof *grown);
+        gptsi_entry *grown;
+        GPTSI_ROOM(w->t, grown, gptsi_entry, room);
         if (w->n_heap) memcpy(grown, w->heap, w->n_heap * sizeof *grown);
         gptsi_delete(&w->t->hooks, w->heap);
         w->heap = grown;
@@ -7032,7 +7086,12 @@ static gpts_status gptsi_training_words(gptsi_training *w, const char *text, siz
         gptsi_word *word;
         GPTSI_TRY(gptsi_words_grow(w));
         word = gptsi_word_slot(w, p, (size_t)(q - p));
-        if (!word->count++) { word->text = p; word->length = (size_t)(q - p); w->n_words++; w->n_sites += word->length; }
+        if (!word->count++) {
+            word->text = p;
+            word->length = (size_t)(q - p);
+            w->n_words++;
+            w->n_sites += word->length;
+        }
         p = q;
     }
     return GPTS_OK;
@@ -7041,10 +7100,9 @@ static gpts_status gptsi_training_sites(gptsi_training *w, uint64_t bytes)
 {
     size_t word, k, n = 0;
     if (w->n_sites > INT32_MAX - 1 || w->words_mask > UINT32_MAX - 1)
-        return gptsi_fail(w->t->error, GPTS_TOO_LONG, "a text of %llu bytes in distinct pieces is too long to train on",
+        return gptsi_fail(w->t->error, GPTS_TOO_LONG, "%llu bytes of distinct pieces are too many to train on",
                           (unsigned long long)w->n_sites);
-    w->sites = GPTSI_NEW(&w->t->hooks, gptsi_site, w->n_sites);
-    if (!w->sites) return gptsi_tokenizer_no_memory(w->t, w->n_sites, sizeof *w->sites);
+    GPTSI_ROOM(w->t, w->sites, gptsi_site, w->n_sites);
     for (word = 0; word <= w->words_mask; word++)
         for (k = 0; w->words[word].count && k < w->words[word].length; k++, n++) {
             gptsi_site *s = &w->sites[n];
@@ -7053,11 +7111,13 @@ static gpts_status gptsi_training_sites(gptsi_training *w, uint64_t bytes)
             s->prev = k ? (int32_t)n - 1 : -1;
             s->next = k + 1 < w->words[word].length ? (int32_t)n + 1 : -1;
         }
-    for (k = 0; k < n; k++) if (w->sites[k].next >= 0) GPTSI_TRY(gptsi_chain_append(w, (int32_t)k, bytes));
+    for (k = 0; k < n; k++)
+        if (w->sites[k].next >= 0) GPTSI_TRY(gptsi_chain_append(w, (int32_t)k, bytes));
     return GPTS_OK;
 }
 
-static gpts_status gptsi_training_merge(gptsi_training *w, int32_t left, int32_t right, int32_t merged, uint64_t count)
+static gpts_status gptsi_training_merge(gptsi_training *w, int32_t left, int32_t right, int32_t merged,
+                                        uint64_t count)
 {
     gptsi_site *s = w->sites;
     int32_t i;
@@ -7075,7 +7135,8 @@ static gpts_status gptsi_training_merge(gptsi_training *w, int32_t left, int32_t
     return GPTS_OK;
 }
 
-static gpts_status gptsi_training_run(gptsi_training *w, const char *text, size_t bytes, int32_t vocab_size)
+static gpts_status gptsi_training_run(gptsi_training *w, const char *text, size_t bytes,
+                                      int32_t vocab_size)
 {
     gpts_tokenizer *t = w->t;
     char joined[2 * GPTSI_TOKEN_BYTES];
@@ -7089,7 +7150,7 @@ static gpts_status gptsi_training_run(gptsi_training *w, const char *text, size_
     while ((size_t)t->vocabulary->n < room && w->n_heap) {
         struct gpts_vocabulary *v = t->vocabulary;
         gptsi_entry top = gptsi_heap_pop(w->heap, &w->n_heap);
-        int32_t left = (int32_t)(top.second >> 32), right = (int32_t)(top.second & 0xFFFFFFFFu), merged = v->n;
+        int32_t left = (int32_t)(top.second >> 32), right = (int32_t)(top.second & INT32_MAX), merged = v->n;
         const gptsi_token *a = &v->tokens[left], *b = &v->tokens[right];
         uint64_t count = gptsi_count_slot(w, left, right)->count;
         size_t n = (size_t)a->length + b->length;
@@ -7111,7 +7172,9 @@ GPTS_API gpts_status gpts_tokenizer_train(gpts_tokenizer *tokenizer, const char 
     gptsi_training w;
     gpts_status status;
     gptsi_tokenizer_start(tokenizer, hooks);
-    if (vocab_size < 256) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "vocab_size is %ld, but byte-level BPE has 256 at least", (long)vocab_size);
+    if (vocab_size < 256)
+        return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT,
+                          "vocab_size is %ld, but byte-level BPE has 256 at least", (long)vocab_size);
     if (!text && bytes) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the text is missing");
     memset(&w, 0, sizeof w);
     w.t = tokenizer;
