@@ -658,7 +658,7 @@ GPTS_API gpts_status gpts_tokenizer_load_ids(gpts_tokenizer *tokenizer, const vo
 GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *path);
 GPTS_API void gpts_tokenizer_free(gpts_tokenizer *tokenizer);
 /* *n in: room in ids; out: ids written.  ids NULL: *n = how many there would be; the same
-   with TOO_LONG when the room does not do.  Special-looking text is plain text (but a
+   with TOO_LONG when the room does not do; never more than bytes + 8.  Special-looking text is plain text (but a
    WordPiece file's added tokens are known in any text, as its authors' tools do).  Bytes
    that the tokenizer cannot name: NOT_FOUND (chars) or the unknown id (WordPiece).          */
 GPTS_API gpts_status gpts_tokenizer_encode(gpts_tokenizer *tokenizer, const char *text, size_t bytes, int32_t *ids, size_t *n);
@@ -7186,9 +7186,19 @@ GPTS_API gpts_status gpts_tokenizer_train(gpts_tokenizer *tokenizer, const char 
     return gptsi_tokenizer_end(tokenizer, status);
 }
 
-/* ---- files of tokenizers: loading --------------------------------------------------------------------
+/* ---- files of tokenizers: loading -----------------------------------------------------------------
    Every line, number and size is checked; what is refused is named in one sentence.  Memory
-   is bounded by a multiple of the file's size.                                               */
+   is bounded by a multiple of the file's size (tests/tokenizer.c: hostile_files_..., damaged_...). */
+
+static gpts_status gptsi_file_bad(gpts_tokenizer *t, const char *where, uint64_t number, const char *what)
+{
+    return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: %s", where, (unsigned long long)number, what);
+}
+/* Are these bytes that text? */
+static int gptsi_same(const char *bytes, size_t n, const char *text)
+{
+    return n == strlen(text) && !memcmp(bytes, text, n);
+}
 
 typedef struct gptsi_line { const char *at, *end; size_t number; } gptsi_line;
 /* The next line of `rest`, without its end (LF or CRLF); 0: there is none. */
@@ -7203,6 +7213,13 @@ static int gptsi_line_next(gptsi_line *line, const char **rest, const char *end)
     if (line->end > p && line->end[-1] == '\r') line->end--;
     line->number++;
     return 1;
+}
+/* The only or first space in it, with something on both sides, or NULL. */
+static const char *gptsi_line_space(const gptsi_line *line)
+{
+    const char *space = line->at == line->end ? NULL
+                      : (const char *)memchr(line->at, ' ', (size_t)(line->end - line->at));
+    return !space || space == line->at || space + 1 == line->end ? NULL : space;
 }
 
 /* Printable characters back to the bytes they stand for; SIZE_MAX: one of them stands for
@@ -7223,7 +7240,8 @@ static size_t gptsi_bytes_unmap(const char *p, const char *end, char *bytes, siz
 /* vocab.bpe, merges.txt: "A B" a line, in the order of merging, after an optional first line
    "#version ...".  Ids: bytes, then one for each new token, then the end of text, unless the
    first line says that there is none (gptsi_plain, as gpts_tokenizer_save writes it).          */
-static const char gptsi_version[] = "#version: 0.2", gptsi_plain[] = " gptstatic, no <|endoftext|>", gptsi_end_of_text[] = "<|endoftext|>";
+static const char gptsi_version[] = "#version: 0.2", gptsi_plain[] = " gptstatic, no <|endoftext|>";
+static const char gptsi_end_of_text[] = "<|endoftext|>";
 
 static gpts_status gptsi_load_merges(gpts_tokenizer *t, const char *data, size_t bytes)
 {
@@ -7249,23 +7267,24 @@ static gpts_status gptsi_load_merges(gpts_tokenizer *t, const char *data, size_t
             continue;
         }
         if (line.at == line.end && rest == end) break;
-        space = line.at == line.end ? NULL : (const char *)memchr(line.at, ' ', (size_t)(line.end - line.at));
-        if (!space || space == line.at || space + 1 == line.end)
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: not two tokens with a space between", (unsigned long long)line.number);
+        space = gptsi_line_space(&line);
+        if (!space) return gptsi_file_bad(t, "line", line.number, "not two tokens with a space between");
         a = gptsi_bytes_unmap(line.at, space, joined, GPTSI_TOKEN_BYTES);
-        b = a == SIZE_MAX ? a : gptsi_bytes_unmap(space + 1, line.end, joined + a, GPTSI_TOKEN_BYTES - a);
+        b = SIZE_MAX;
+        if (a != SIZE_MAX) b = gptsi_bytes_unmap(space + 1, line.end, joined + a, GPTSI_TOKEN_BYTES - a);
         if (b == SIZE_MAX)
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: a character that stands for no byte, or more than %d bytes",
-                              (unsigned long long)line.number, GPTSI_TOKEN_BYTES);
+            return gptsi_file_bad(t, "line", line.number, "a character that stands for no byte, or a token too long");
         left = gptsi_token_find(v, joined, a);
         right = gptsi_token_find(v, joined + a, b);
-        if (left < 0 || right < 0)
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: its %s part is not a byte or a token of a line before",
-                              (unsigned long long)line.number, left < 0 ? "first" : "second");
+        if (left < 0) return gptsi_file_bad(t, "line", line.number, "its first part is no token of a line before");
+        if (right < 0) return gptsi_file_bad(t, "line", line.number, "its second part is no token of a line before");
         if (gptsi_pair_slot(v, left, right)->order)
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: this pair was merged by a line before", (unsigned long long)line.number);
+            return gptsi_file_bad(t, "line", line.number, "this pair was merged by a line before");
         merged = gptsi_token_find(v, joined, a + b);
-        if (merged < 0) { merged = v->n; GPTSI_TRY(gptsi_token_add(t, merged, joined, a + b, 0)); }
+        if (merged < 0) {
+            merged = v->n;
+            GPTSI_TRY(gptsi_token_add(t, merged, joined, a + b, 0));
+        }
         gptsi_pair_add(v, left, right, merged, ++order);
     }
     if (plain) return GPTS_OK;
@@ -7274,35 +7293,42 @@ static gpts_status gptsi_load_merges(gpts_tokenizer *t, const char *data, size_t
 }
 
 /* {"gptstatic": "bytes"} and {"gptstatic": "chars", "characters": "...", "bytes": [...]} */
+static int gptsi_own_key(gptsi_json *j, const char *key)      /* "key": */
+{
+    char name[16];
+    size_t n = 0;
+    return gptsi_json_string(j, name, sizeof name, &n) && gptsi_same(name, n, key) && gptsi_json_take(j, ':');
+}
+static int gptsi_own_chars(gptsi_json *j, unsigned char *seen)
+{
+    uint64_t code, count = 0;
+    uint32_t c = 0;
+    if (!gptsi_json_take(j, ',') || !gptsi_own_key(j, "characters") || !gptsi_json_take(j, '"')) return 0;
+    for (; j->at < j->end && *j->at != '"'; count++) {
+        if (!gptsi_json_character(j, &c)) return 0;
+        seen[c / 8] = (unsigned char)(seen[c / 8] | 1u << c % 8);
+    }
+    if (!gptsi_json_take(j, '"') || !gptsi_json_take(j, ',') || !gptsi_own_key(j, "bytes") || !gptsi_json_take(j, '[')) return 0;
+    for (; !gptsi_json_is(j, ']'); count++) {
+        if (!gptsi_json_u64(j, &code) || code < 0x80 || code > 0xFF) return 0;
+        code += GPTSI_UNICODE;
+        seen[code / 8] = (unsigned char)(seen[code / 8] | 1u << code % 8);
+        if (!gptsi_json_take(j, ',') && !gptsi_json_is(j, ']')) return 0;
+    }
+    return count && gptsi_json_take(j, ']') && gptsi_json_take(j, '}');
+}
 static gpts_status gptsi_load_own(gpts_tokenizer *t, gptsi_json j)
 {
-    char key[16];
-    size_t n;
+    char kind[16];
+    size_t n = 0;
     unsigned char *seen;
-    int fine, any = 0;
     gpts_status status;
-    fine = gptsi_json_take(&j, '{') && gptsi_json_string(&j, key, sizeof key - 1, &n) && gptsi_json_take(&j, ':') &&
-           gptsi_json_string(&j, key, sizeof key - 1, &n);
-    if (fine && !strcmp(key, "bytes") && gptsi_json_take(&j, '}')) return gptsi_make_bytes(t);
-    if (!fine || strcmp(key, "chars")) return gptsi_fail(t->error, GPTS_BAD_FILE, "not a tokenizer of bytes or chars");
-    seen = GPTSI_NEW(&t->hooks, unsigned char, GPTSI_SEEN / 8);
-    if (!seen) return gptsi_tokenizer_no_memory(t, GPTSI_SEEN / 8, 1);
-    fine = gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) && !strcmp(key, "characters") &&
-           gptsi_json_take(&j, ':') && gptsi_json_take(&j, '"');
-    for (; fine && j.at < j.end && *j.at != '"'; any = 1) {
-        uint32_t code = 0;
-        fine = gptsi_json_character(&j, &code);
-        seen[code / 8] = (unsigned char)(seen[code / 8] | 1u << code % 8);
-    }
-    fine = fine && gptsi_json_take(&j, '"') && gptsi_json_take(&j, ',') && gptsi_json_string(&j, key, sizeof key - 1, &n) &&
-           !strcmp(key, "bytes") && gptsi_json_take(&j, ':') && gptsi_json_take(&j, '[');
-    for (; fine && !gptsi_json_is(&j, ']'); any = 1) {
-        uint64_t byte = 0;
-        fine = gptsi_json_u64(&j, &byte) && byte >= 0x80 && byte <= 0xFF && (gptsi_json_take(&j, ',') || gptsi_json_is(&j, ']'));
-        if (fine) seen[(GPTSI_UNICODE + byte) / 8] = (unsigned char)(seen[(GPTSI_UNICODE + byte) / 8] | 1u << byte % 8);
-    }
-    fine = fine && any && gptsi_json_take(&j, ']') && gptsi_json_take(&j, '}');
-    status = fine ? gptsi_make_chars(t, seen) : gptsi_fail(t->error, GPTS_BAD_FILE, "the list of characters is not valid");
+    if (!gptsi_json_take(&j, '{') || !gptsi_own_key(&j, "gptstatic") || !gptsi_json_string(&j, kind, sizeof kind, &n)) n = 0;
+    if (gptsi_same(kind, n, "bytes") && gptsi_json_take(&j, '}')) return gptsi_make_bytes(t);
+    if (!gptsi_same(kind, n, "chars")) return gptsi_fail(t->error, GPTS_BAD_FILE, "not a tokenizer of bytes or chars");
+    GPTSI_ROOM(t, seen, unsigned char, GPTSI_SEEN / 8);
+    if (gptsi_own_chars(&j, seen)) status = gptsi_make_chars(t, seen);
+    else status = gptsi_fail(t->error, GPTS_BAD_FILE, "the list of characters is not valid");
     gptsi_delete(&t->hooks, seen);
     return status;
 }
@@ -7315,17 +7341,20 @@ static int gptsi_base64_of(char ch)
     return ch >= 'A' && ch <= 'Z' ? ch - 'A' : ch >= 'a' && ch <= 'z' ? ch - 'a' + 26 :
            ch >= '0' && ch <= '9' ? ch - '0' + 52 : ch == '+' ? 62 : ch == '/' ? 63 : -1;
 }
-static size_t gptsi_base64_read(const char *p, const char *end, char *bytes, size_t room)   /* SIZE_MAX: not valid */
+static size_t gptsi_base64_read(const char *p, const char *end, char *bytes, size_t room)
 {
     size_t n = 0;
-    if ((end - p) % 4) return SIZE_MAX;
+    if ((end - p) % 4) return SIZE_MAX;                       /* SIZE_MAX: not valid, or too long */
     for (; p < end; p += 4) {
-        int a = gptsi_base64_of(p[0]), b = gptsi_base64_of(p[1]), c = gptsi_base64_of(p[2]), d = gptsi_base64_of(p[3]), k = 3;
-        if (p + 4 == end && p[3] == '=') { d = 0; k = 2; if (p[2] == '=') { c = 0; k = 1; } }
-        if ((a | b | c | d) < 0 || n + (size_t)k > room || (k == 2 && c & 3) || (k == 1 && b & 15)) return SIZE_MAX;
-        bytes[n++] = (char)(a << 2 | b >> 4);
-        if (k > 1) bytes[n++] = (char)(b << 4 | c >> 2);
-        if (k > 2) bytes[n++] = (char)(c << 6 | d);
+        size_t k = p + 4 < end || p[3] != '=' ? 3 : p[2] != '=' ? 2 : 1, i;
+        int bits = 0, digit;
+        for (i = 0; i < 4; i++) {
+            digit = i <= k ? gptsi_base64_of(p[i]) : 0;
+            if (digit < 0) return SIZE_MAX;
+            bits = bits << 6 | digit;
+        }
+        if (k > room - n || (k < 3 && bits & (0xFFFFFF >> 8 * k))) return SIZE_MAX;
+        for (i = 0; i < k; i++) bytes[n++] = (char)(bits >> (16 - 8 * i));
     }
     return n;
 }
@@ -7333,12 +7362,12 @@ static size_t gptsi_base64_read(const char *p, const char *end, char *bytes, siz
 /* One line as bytes and rank. */
 static int gptsi_rank_line(const gptsi_line *line, char *bytes, size_t *n, uint64_t *rank)
 {
-    const char *space = line->at == line->end ? NULL : (const char *)memchr(line->at, ' ', (size_t)(line->end - line->at));
+    const char *space = gptsi_line_space(line);
     gptsi_json j;
-    if (!space || space == line->at) return 0;
+    if (!space) return 0;
     *n = gptsi_base64_read(line->at, space, bytes, GPTSI_TOKEN_BYTES);
     j.at = space + 1; j.end = line->end; j.depth = 0;
-    return *n != SIZE_MAX && j.at < j.end && *j.at >= '0' && *j.at <= '9' && gptsi_json_u64(&j, rank) && j.at == j.end;
+    return *n != SIZE_MAX && gptsi_json_digit(&j) && gptsi_json_u64(&j, rank) && j.at == j.end;
 }
 
 /* Counts (add 0) or adds every pair of tokens that spells a token. */
@@ -7349,9 +7378,9 @@ static size_t gptsi_ranks_pairs(struct gpts_vocabulary *v, int add)
     for (id = 0; id < v->n; id++) {
         const gptsi_token *token = &v->tokens[id];
         for (cut = 1; cut < token->length && !token->special; cut++) {
-            int32_t left = gptsi_token_find(v, v->bytes + token->begin, cut);
-            int32_t right = left < 0 ? -1 : gptsi_token_find(v, v->bytes + token->begin + cut, token->length - cut);
-            if (right < 0) continue;
+            const char *bytes = v->bytes + token->begin;
+            int32_t left = gptsi_token_find(v, bytes, cut), right;
+            if (left < 0 || (right = gptsi_token_find(v, bytes + cut, token->length - cut)) < 0) continue;
             count++;
             if (add) gptsi_pair_add(v, left, right, id, (uint32_t)id + 1);
         }
@@ -7363,25 +7392,24 @@ static gpts_status gptsi_bytes_missing(gpts_tokenizer *t)     /* every byte must
 {
     int i;
     for (i = 0; i < 256; i++)
-        if (t->vocabulary->byte_id[i] < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "there is no token for the byte 0x%02X", (unsigned)i);
+        if (t->vocabulary->byte_id[i] < 0)
+            return gptsi_fail(t->error, GPTS_BAD_FILE, "there is no token for the byte 0x%02X", (unsigned)i);
     return GPTS_OK;
 }
 
 /* Ids of a file are dense enough to be a table: below twice their number and 1024. */
 static size_t gptsi_ids_room(size_t n) { return gptsi_add(gptsi_mul(2, n), 1024); }
 
-static gpts_status gptsi_token_file_add(gpts_tokenizer *t, uint64_t id, const char *bytes, size_t n, int special, const char *where, size_t number)
+/* A token of a file, that stands in its line or entry `number`. */
+static gpts_status gptsi_token_file_add(gpts_tokenizer *t, uint64_t id, const char *bytes, size_t n,
+                                        int special, const char *where, size_t number)
 {
     struct gpts_vocabulary *v = t->vocabulary;
-    if (id >= (uint64_t)v->room)
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the id %llu is too large for the number of tokens", where,
-                          (unsigned long long)number, (unsigned long long)id);
-    if (v->tokens[id].length)
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the id %llu occurs twice", where, (unsigned long long)number, (unsigned long long)id);
-    if (!n || n > GPTSI_TOKEN_BYTES)
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: a token of %llu bytes, not of 1 to %d", where, (unsigned long long)number, (unsigned long long)n, GPTSI_TOKEN_BYTES);
-    if (!special && gptsi_token_find(v, bytes, n) >= 0)
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "%s %llu: the same token occurs twice", where, (unsigned long long)number);
+    if (id >= (uint64_t)v->room) return gptsi_file_bad(t, where, number, "its id is too large for the number of tokens");
+    if (v->tokens[id].length) return gptsi_file_bad(t, where, number, "the same id occurs twice");
+    if (!n) return gptsi_file_bad(t, where, number, "a token of 0 bytes");
+    if (n > GPTSI_TOKEN_BYTES) return gptsi_file_bad(t, where, number, "a token too long");
+    if (!special && gptsi_token_find(v, bytes, n) >= 0) return gptsi_file_bad(t, where, number, "the same token occurs twice");
     return gptsi_token_add(t, (int32_t)id, bytes, n, special);
 }
 
@@ -7401,7 +7429,7 @@ static gpts_status gptsi_load_ranks(gpts_tokenizer *t, const char *data, size_t 
     for (line.number = 0; gptsi_line_next(&line, &rest, end); ) {
         if (line.at == line.end) continue;
         if (!gptsi_rank_line(&line, token, &n, &rank))
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "line %llu: not a token in base64 and its rank", (unsigned long long)line.number);
+            return gptsi_file_bad(t, "line", line.number, "not a token in base64 and its rank");
         GPTSI_TRY(gptsi_token_file_add(t, rank, token, n, 0, "line", line.number));
     }
     GPTSI_TRY(gptsi_bytes_missing(t));
@@ -7409,7 +7437,8 @@ static gpts_status gptsi_load_ranks(gpts_tokenizer *t, const char *data, size_t 
     gptsi_ranks_pairs(v, 1);
     while (id < v->n && v->tokens[id].length) id++;           /* the rank that was left free, 50256 */
     t->end_of_text = id;
-    return gptsi_token_file_add(t, (uint64_t)id, gptsi_end_of_text, strlen(gptsi_end_of_text), 1, "line", line.number);
+    return gptsi_token_file_add(t, (uint64_t)id, gptsi_end_of_text, strlen(gptsi_end_of_text), 1,
+                                "line", line.number);
 }
 
 /* ---- tokenizer.json, vocab.json ------------------------------------------------------------------ */
@@ -7422,7 +7451,7 @@ static int gptsi_json_find(gptsi_json j, const char *key, gptsi_json *value)
     if (!gptsi_json_take(&j, '{')) return 0;
     while (gptsi_json_is(&j, '"')) {
         gptsi_json at = j;
-        int same = gptsi_json_string(&at, name, sizeof name, &n) && n == strlen(key) && !memcmp(name, key, n);
+        int same = gptsi_json_string(&at, name, sizeof name, &n) && gptsi_same(name, n, key);
         if (!gptsi_json_skip(&j) || !gptsi_json_take(&j, ':')) return 0;
         if (same) { gptsi_json_space(&j); *value = j; return 1; }
         if (!gptsi_json_skip(&j)) return 0;
@@ -7430,19 +7459,22 @@ static int gptsi_json_find(gptsi_json j, const char *key, gptsi_json *value)
     }
     return 0;
 }
-/* Is the member that text, that truth, or null or not there? */
+/* Is the member that text; true (`otherwise` if not there); null or not there? */
 static int gptsi_json_says(gptsi_json j, const char *key, const char *text)
 {
     char value[64];
     size_t n = 0;
-    return gptsi_json_find(j, key, &j) && gptsi_json_string(&j, value, sizeof value, &n) && n == strlen(text) && !memcmp(value, text, n);
+    return gptsi_json_find(j, key, &j) && gptsi_json_string(&j, value, sizeof value, &n) && gptsi_same(value, n, text);
 }
 static int gptsi_json_true(gptsi_json j, const char *key, int otherwise)
 {
     int value = otherwise;
     return gptsi_json_find(j, key, &j) && gptsi_json_bool(&j, &value) ? value : otherwise;
 }
-static int gptsi_json_none(gptsi_json j, const char *key) { return !gptsi_json_find(j, key, &j) || gptsi_json_null(&j); }
+static int gptsi_json_none(gptsi_json j, const char *key)
+{
+    return !gptsi_json_find(j, key, &j) || gptsi_json_null(&j);
+}
 
 /* The members of the object, or elements of the array, at j. */
 static size_t gptsi_json_count(gptsi_json j)
@@ -7464,57 +7496,65 @@ static size_t gptsi_json_count(gptsi_json j)
 static gpts_status gptsi_load_vocab(gpts_tokenizer *t, gptsi_json j, int mapped)
 {
     char text[2 * GPTSI_TOKEN_BYTES], token[GPTSI_TOKEN_BYTES];
-    size_t n, number = 0;
+    size_t n, k, number = 0;
     uint64_t id;
-    if (!gptsi_json_take(&j, '{')) return gptsi_fail(t->error, GPTS_BAD_FILE, "the vocabulary is not an object of tokens and ids");
-    while (!gptsi_json_is(&j, '}')) {
+    if (!gptsi_json_take(&j, '{')) return gptsi_fail(t->error, GPTS_BAD_FILE, "the vocab is not an object of tokens and ids");
+    for (; !gptsi_json_is(&j, '}'); gptsi_json_take(&j, ',')) {
         int special = 0;
         number++;
         if (!gptsi_json_string(&j, text, sizeof text, &n) || !gptsi_json_take(&j, ':') || !gptsi_json_u64(&j, &id))
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "entry %llu of the vocabulary is not a token of at most %d bytes and its id",
-                              (unsigned long long)number, GPTSI_TOKEN_BYTES);
+            return gptsi_file_bad(t, "entry", number, "not a token and its id, or a token too long");
         if (mapped) {
-            size_t k = gptsi_bytes_unmap(text, text + n, token, sizeof token);
-            special = k == SIZE_MAX || (n == strlen(gptsi_end_of_text) && !memcmp(text, gptsi_end_of_text, n));
-            if (!special) { memcpy(text, token, k); n = k; }
-            else if (t->end_of_text < 0 && k != SIZE_MAX && id < INT32_MAX) t->end_of_text = (int32_t)id;
+            int ends = gptsi_same(text, n, gptsi_end_of_text);
+            k = gptsi_bytes_unmap(text, text + n, token, sizeof token);
+            special = ends || k == SIZE_MAX;
+            if (!special) memcpy(text, token, n = k);
+            if (ends && id < INT32_MAX) t->end_of_text = (int32_t)id;
         }
         GPTSI_TRY(gptsi_token_file_add(t, id, text, n, special, "entry", number));
-        gptsi_json_take(&j, ',');
     }
     return GPTS_OK;
+}
+
+static gpts_status gptsi_unsupported(gpts_tokenizer *t, const char *what)
+{
+    return gptsi_fail(t->error, GPTS_UNSUPPORTED, "the file's %s is not one that is known here", what);
 }
 
 /* One merge of a tokenizer.json: "A B" or ["A", "B"]. */
 static gpts_status gptsi_load_merge(gpts_tokenizer *t, gptsi_json *j, uint32_t order)
 {
     struct gpts_vocabulary *v = t->vocabulary;
-    char text[4 * GPTSI_TOKEN_BYTES / 2], *space;
-    size_t n = 0, k = 0;
-    int32_t left = -1, right = -1, merged;
-    if (gptsi_json_take(j, '[')) {
-        if (!gptsi_json_string(j, text, sizeof text - 1, &k) || !gptsi_json_take(j, ',') ||
-            !gptsi_json_string(j, text + k + 1, sizeof text - k - 1, &n) || !gptsi_json_take(j, ']')) n = 0;
-        else n += k + 1;
-        text[k] = ' ';
-        space = text + k;
-    } else {
-        if (!gptsi_json_string(j, text, sizeof text, &n)) n = 0;
-        space = n ? (char *)memchr(text, ' ', n) : NULL;
+    char a[2 * GPTSI_TOKEN_BYTES + 1], b[GPTSI_TOKEN_BYTES];
+    const char *space = NULL;
+    size_t n = 0, m = SIZE_MAX;
+    int32_t left = -1, right = -1, merged = -1;
+    if (!gptsi_json_take(j, '[')) {
+        if (gptsi_json_string(j, a, sizeof a, &n) && n) space = (const char *)memchr(a, ' ', n);
+        if (space) {
+            m = gptsi_bytes_unmap(space + 1, a + n, b, sizeof b);
+            n = gptsi_bytes_unmap(a, space, a, sizeof a);     /* in place: it only shrinks */
+        }
+    } else if (gptsi_json_string(j, a, sizeof a, &n) && gptsi_json_take(j, ',')) {
+        n = gptsi_bytes_unmap(a, a + n, a, sizeof a);
+        if (n != SIZE_MAX && gptsi_json_string(j, a + n, sizeof a - n, &m) && gptsi_json_take(j, ']'))
+            m = gptsi_bytes_unmap(a + n, a + n + m, b, sizeof b);
+        else m = SIZE_MAX;
     }
-    if (n && space) {
-        k = gptsi_bytes_unmap(text, space, text, GPTSI_TOKEN_BYTES);          /* shrinks in place */
-        n = k == SIZE_MAX ? k : gptsi_bytes_unmap(space + 1, text + n, text + k, GPTSI_TOKEN_BYTES - k);
-        if (n != SIZE_MAX) { left = gptsi_token_find(v, text, k); right = gptsi_token_find(v, text + k, n); }
+    if (n != SIZE_MAX && m != SIZE_MAX && n + m <= GPTSI_TOKEN_BYTES) {
+        left = gptsi_token_find(v, a, n);
+        right = gptsi_token_find(v, b, m);
+        memcpy(a + n, b, m);
+        merged = gptsi_token_find(v, a, n + m);
     }
-    merged = left < 0 || right < 0 ? -1 : gptsi_token_find(v, text, k + n);
-    if (merged < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "merge %lu is not two tokens that make a third", (unsigned long)order);
+    if (left < 0 || right < 0 || merged < 0) return gptsi_file_bad(t, "merge", order, "not two tokens that make a third");
     gptsi_pair_add(v, left, right, merged, order);
     return GPTS_OK;
 }
 
-/* Tokens that the file adds to the model's: their text and id. */
-static gpts_status gptsi_load_added(gpts_tokenizer *t, gptsi_json j, int known)
+/* Tokens that the file adds to the model's: their text and id.  WordPiece knows them in any
+   text, BPE nowhere.                                                                            */
+static gpts_status gptsi_load_added(gpts_tokenizer *t, gptsi_json j)
 {
     struct gpts_vocabulary *v = t->vocabulary;
     char text[GPTSI_TOKEN_BYTES];
@@ -7526,53 +7566,67 @@ static gpts_status gptsi_load_added(gpts_tokenizer *t, gptsi_json j, int known)
         int special = gptsi_json_true(j, "special", 0);
         number++;
         if (gptsi_json_true(j, "single_word", 0) || gptsi_json_true(j, "lstrip", 0) || gptsi_json_true(j, "rstrip", 0))
-            return gptsi_fail(t->error, GPTS_UNSUPPORTED, "added token %llu is matched in a way that is not known here", (unsigned long long)number);
-        if (!gptsi_json_find(j, "id", &member) || !gptsi_json_u64(&member, &id) ||
-            !gptsi_json_find(j, "content", &member) || !gptsi_json_string(&member, text, sizeof text, &n) || !n)
-            return gptsi_fail(t->error, GPTS_BAD_FILE, "added token %llu has no id or no content", (unsigned long long)number);
-        if (id < (uint64_t)v->room && v->tokens[id].length) {
-            const gptsi_token *token = &v->tokens[id];
-            if (token->length != n || memcmp(v->bytes + token->begin, text, n))
-                return gptsi_fail(t->error, GPTS_BAD_FILE, "added token %llu has the id %llu of another", (unsigned long long)number, (unsigned long long)id);
-            v->tokens[id].special = special;
-        } else GPTSI_TRY(gptsi_token_file_add(t, id, text, n, 1, "added token", number));
-        v->tokens[id].special = special || !known;
-        if (n == strlen(gptsi_end_of_text) && !memcmp(text, gptsi_end_of_text, n)) t->end_of_text = (int32_t)id;
-        if (known) {
+            return gptsi_unsupported(t, "added token");
+        if (!gptsi_json_find(j, "id", &member) || !gptsi_json_u64(&member, &id) || !gptsi_json_find(j, "content", &member) ||
+            !gptsi_json_string(&member, text, sizeof text, &n) || !n)
+            return gptsi_file_bad(t, "added token", number, "it has no id or no content");
+        if (id >= (uint64_t)v->room || !v->tokens[id].length)
+            GPTSI_TRY(gptsi_token_file_add(t, id, text, n, 1, "added token", number));
+        else if (v->tokens[id].length != n || memcmp(v->bytes + v->tokens[id].begin, text, n))
+            return gptsi_file_bad(t, "added token", number, "its id is another token's");
+        if (gptsi_same(text, n, gptsi_end_of_text)) t->end_of_text = (int32_t)id;
+        v->tokens[id].special = special || t->kind == GPTS_TOKENIZER_BPE;
+        if (t->kind == GPTS_TOKENIZER_WORDPIECE) {
             v->added[v->n_added++] = (int32_t)id;
             v->added_first[(unsigned char)*text] = 1;
         }
-        if (!gptsi_json_skip(&j)) return GPTS_BAD_FILE;
+        if (!gptsi_json_skip(&j)) break;
     }
     return GPTS_OK;
 }
 
-static gpts_status gptsi_unsupported(gpts_tokenizer *t, const char *what)
+/* Finds an object whose `type` is this; is the member null, not there or ""? */
+static int gptsi_json_type(gptsi_json j, const char *key, const char *type, gptsi_json *value)
 {
-    return gptsi_fail(t->error, GPTS_UNSUPPORTED, "the file's %s is not one that is known here", what);
+    return gptsi_json_find(j, key, value) && gptsi_json_says(*value, "type", type);
+}
+static int gptsi_json_empty(gptsi_json j, const char *key)
+{
+    return gptsi_json_none(j, key) || gptsi_json_says(j, key, "");
+}
+
+/* The vocabulary and the added tokens, of either model. */
+static gpts_status gptsi_load_tokens(gpts_tokenizer *t, gpts_tokenizer_kind kind, gptsi_json j, gptsi_json model)
+{
+    gptsi_json vocab, added;
+    size_t n_added = 0;
+    int any = gptsi_json_find(j, "added_tokens", &added);
+    if (!gptsi_json_find(model, "vocab", &vocab)) return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no vocab");
+    if (any) n_added = gptsi_json_count(added);
+    if (n_added > GPTSI_ADDED) return gptsi_fail(t->error, GPTS_UNSUPPORTED, "more than %d added tokens", GPTSI_ADDED);
+    GPTSI_TRY(gptsi_vocabulary_new(t, kind, gptsi_ids_room(n_added + gptsi_json_count(vocab))));
+    GPTSI_ROOM(t, t->vocabulary->added, int32_t, n_added + 1);
+    GPTSI_TRY(gptsi_load_vocab(t, vocab, kind == GPTS_TOKENIZER_BPE));
+    return any ? gptsi_load_added(t, added) : GPTS_OK;
 }
 
 static gpts_status gptsi_load_bpe(gpts_tokenizer *t, gptsi_json j, gptsi_json model)
 {
-    gptsi_json vocab, merges, added = j, part;
+    gptsi_json merges, part;
     uint32_t order = 0;
     if (!gptsi_json_none(j, "normalizer")) return gptsi_unsupported(t, "normalizer");
-    if (!gptsi_json_find(j, "pre_tokenizer", &part) || !gptsi_json_says(part, "type", "ByteLevel") ||
-        gptsi_json_true(part, "add_prefix_space", 1) || !gptsi_json_true(part, "use_regex", 1)) return gptsi_unsupported(t, "pre_tokenizer");
-    if (!gptsi_json_none(j, "post_processor") &&
-        !(gptsi_json_find(j, "post_processor", &part) && gptsi_json_says(part, "type", "ByteLevel"))) return gptsi_unsupported(t, "post_processor");
-    if (!(gptsi_json_none(model, "continuing_subword_prefix") || gptsi_json_says(model, "continuing_subword_prefix", "")) ||
-        !(gptsi_json_none(model, "end_of_word_suffix") || gptsi_json_says(model, "end_of_word_suffix", "")) ||
+    if (!gptsi_json_type(j, "pre_tokenizer", "ByteLevel", &part) || gptsi_json_true(part, "add_prefix_space", 1) ||
+        !gptsi_json_true(part, "use_regex", 1)) return gptsi_unsupported(t, "pre_tokenizer");
+    if (!gptsi_json_none(j, "post_processor") && !gptsi_json_type(j, "post_processor", "ByteLevel", &part))
+        return gptsi_unsupported(t, "post_processor");
+    if (!gptsi_json_empty(model, "continuing_subword_prefix") || !gptsi_json_empty(model, "end_of_word_suffix") ||
         !gptsi_json_none(model, "dropout") || gptsi_json_true(model, "byte_fallback", 0)) return gptsi_unsupported(t, "model");
-    if (!gptsi_json_find(model, "vocab", &vocab) || !gptsi_json_find(model, "merges", &merges) || !gptsi_json_is(&merges, '['))
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no vocab or no merges");
-    gptsi_json_find(j, "added_tokens", &added);
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, gptsi_ids_room(gptsi_add(gptsi_json_count(vocab), gptsi_json_count(added)))));
-    t->vocabulary->whole = gptsi_json_true(model, "ignore_merges", 0);
-    GPTSI_TRY(gptsi_load_vocab(t, vocab, 1));
-    GPTSI_TRY(gptsi_load_added(t, added, 0));
+    if (!gptsi_json_find(model, "merges", &merges) || !gptsi_json_is(&merges, '['))
+        return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no merges");
+    GPTSI_TRY(gptsi_load_tokens(t, GPTS_TOKENIZER_BPE, j, model));
     GPTSI_TRY(gptsi_bytes_missing(t));
     GPTSI_TRY(gptsi_pairs_new(t, gptsi_json_count(merges)));
+    t->vocabulary->whole = gptsi_json_true(model, "ignore_merges", 0);
     for (gptsi_json_take(&merges, '['); !gptsi_json_is(&merges, ']'); gptsi_json_take(&merges, ','))
         GPTSI_TRY(gptsi_load_merge(t, &merges, ++order));
     return GPTS_OK;
@@ -7587,17 +7641,20 @@ static int gptsi_load_normalizer(struct gpts_vocabulary *v, gptsi_json j)
     if (!gptsi_json_says(j, "type", "Sequence") || !gptsi_json_find(j, "normalizers", &j) || !gptsi_json_take(&j, '[')) return 0;
     for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
         if (gptsi_json_says(j, "type", "Lowercase")) v->lower = 1;
-        else if (gptsi_json_says(j, "type", "Replace") && gptsi_json_says(j, "content", "\"") && gptsi_json_find(j, "pattern", &pattern)) {
+        else {
+            if (!gptsi_json_says(j, "type", "Replace") || !gptsi_json_says(j, "content", "\"") ||
+                !gptsi_json_find(j, "pattern", &pattern)) return 0;
             if (gptsi_json_says(pattern, "String", "``")) back = 1;
             else if (gptsi_json_says(pattern, "String", "''")) forward = 1;
             else return 0;
-        } else return 0;
+        }
         if (!gptsi_json_skip(&j)) return 0;
     }
     v->quotes = back;
     return back == forward;
 }
-static int gptsi_load_pre_tokenizer(gptsi_json j)             /* Whitespace, Punctuation, Digits: all three */
+/* Whitespace, Punctuation and Digits, all three. */
+static int gptsi_load_pre_tokenizer(gptsi_json j)
 {
     int seen = 0;
     if (!gptsi_json_says(j, "type", "Sequence") || !gptsi_json_find(j, "pretokenizers", &j) || !gptsi_json_take(&j, '[')) return 0;
@@ -7616,14 +7673,16 @@ static int gptsi_load_template(struct gpts_vocabulary *v, gptsi_json j)
     char text[GPTSI_TOKEN_BYTES];
     gptsi_json part;
     size_t n = 0, texts = 0;
-    int32_t id;
-    if (!gptsi_json_says(j, "type", "TemplateProcessing") || !gptsi_json_find(j, "single", &j) || !gptsi_json_take(&j, '[')) return 0;
+    if (!gptsi_json_find(j, "single", &j) || !gptsi_json_take(&j, '[')) return 0;
     for (; !gptsi_json_is(&j, ']'); gptsi_json_take(&j, ',')) {
         if (gptsi_json_find(j, "Sequence", &part)) texts++;
         else {
-            if (!gptsi_json_find(j, "SpecialToken", &part) || !gptsi_json_find(part, "id", &part) || !gptsi_json_string(&part, text, sizeof text, &n)) return 0;
-            if ((texts ? v->n_after : v->n_before) == GPTSI_AROUND || (id = gptsi_token_find(v, text, n)) < 0) return 0;
-            if (texts) v->after[v->n_after++] = id; else v->before[v->n_before++] = id;
+            size_t *count = texts ? &v->n_after : &v->n_before;
+            int32_t id = -1;
+            if (gptsi_json_find(j, "SpecialToken", &part) && gptsi_json_find(part, "id", &part) &&
+                gptsi_json_string(&part, text, sizeof text, &n)) id = gptsi_token_find(v, text, n);
+            if (id < 0 || *count == GPTSI_AROUND) return 0;
+            (texts ? v->after : v->before)[(*count)++] = id;
         }
         if (!gptsi_json_skip(&j)) return 0;
     }
@@ -7632,30 +7691,28 @@ static int gptsi_load_template(struct gpts_vocabulary *v, gptsi_json j)
 
 static gpts_status gptsi_load_wordpiece(gpts_tokenizer *t, gptsi_json j, gptsi_json model)
 {
-    gptsi_json vocab, added = j, part;
+    gptsi_json part;
     struct gpts_vocabulary *v;
     char unknown[GPTSI_TOKEN_BYTES];
     size_t n = 0;
     uint64_t limit = 100;
-    if (!gptsi_json_find(model, "vocab", &vocab)) return gptsi_fail(t->error, GPTS_BAD_FILE, "the model has no vocab");
-    gptsi_json_find(j, "added_tokens", &added);
-    GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_WORDPIECE, gptsi_ids_room(gptsi_add(gptsi_json_count(vocab), gptsi_json_count(added)))));
+    GPTSI_TRY(gptsi_load_tokens(t, GPTS_TOKENIZER_WORDPIECE, j, model));
     v = t->vocabulary;
-    v->added = GPTSI_NEW(&t->hooks, int32_t, gptsi_json_count(added) + 1);
-    if (!v->added) return gptsi_tokenizer_no_memory(t, gptsi_json_count(added), sizeof *v->added);
-    GPTSI_TRY(gptsi_load_vocab(t, vocab, 0));
-    GPTSI_TRY(gptsi_load_added(t, added, 1));
-    if (gptsi_json_find(model, "unk_token", &part) && gptsi_json_string(&part, unknown, sizeof unknown, &n)) v->unknown = gptsi_token_find(v, unknown, n);
+    if (gptsi_json_find(model, "unk_token", &part) && gptsi_json_string(&part, unknown, sizeof unknown, &n))
+        v->unknown = gptsi_token_find(v, unknown, n);
     if (v->unknown < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "the model's unknown token is not in its vocab");
-    if (!gptsi_json_find(model, "continuing_subword_prefix", &part) || !gptsi_json_string(&part, v->prefix, sizeof v->prefix, &v->n_prefix))
-        return gptsi_unsupported(t, "continuing_subword_prefix");
-    if (gptsi_json_find(model, "max_input_chars_per_word", &part) && (!gptsi_json_u64(&part, &limit) || limit < 1 || limit > GPTSI_WORD_CHARS))
-        return gptsi_unsupported(t, "max_input_chars_per_word");
+    if (!gptsi_json_find(model, "continuing_subword_prefix", &part) ||
+        !gptsi_json_string(&part, v->prefix, sizeof v->prefix, &v->n_prefix)) return gptsi_unsupported(t, "continuing_subword_prefix");
+    if (gptsi_json_find(model, "max_input_chars_per_word", &part) &&
+        (!gptsi_json_u64(&part, &limit) || limit < 1 || limit > GPTSI_WORD_CHARS)) return gptsi_unsupported(t, "max_input_chars_per_word");
     v->limit = (size_t)limit;
-    if (!gptsi_json_none(j, "normalizer") && !(gptsi_json_find(j, "normalizer", &part) && gptsi_load_normalizer(v, part))) return gptsi_unsupported(t, "normalizer");
+    if (!gptsi_json_none(j, "normalizer") && gptsi_json_find(j, "normalizer", &part) && !gptsi_load_normalizer(v, part))
+        return gptsi_unsupported(t, "normalizer");
     if (!gptsi_json_find(j, "pre_tokenizer", &part) || !gptsi_load_pre_tokenizer(part)) return gptsi_unsupported(t, "pre_tokenizer");
-    if (!gptsi_json_none(j, "post_processor") && !(gptsi_json_find(j, "post_processor", &part) && gptsi_load_template(v, part))) return gptsi_unsupported(t, "post_processor");
-    if (!gptsi_json_find(j, "decoder", &part) || !gptsi_json_says(part, "type", "WordPiece")) return gptsi_unsupported(t, "decoder");
+    if (!gptsi_json_none(j, "post_processor") &&
+        !(gptsi_json_type(j, "post_processor", "TemplateProcessing", &part) && gptsi_load_template(v, part)))
+        return gptsi_unsupported(t, "post_processor");
+    if (!gptsi_json_type(j, "decoder", "WordPiece", &part)) return gptsi_unsupported(t, "decoder");
     v->cleanup = gptsi_json_true(part, "cleanup", 0);
     if (v->n_after) t->end_of_text = v->after[v->n_after - 1];
     return GPTS_OK;
@@ -7665,7 +7722,7 @@ static gpts_status gptsi_load_wordpiece(gpts_tokenizer *t, gptsi_json j, gptsi_j
 static gpts_status gptsi_keep_file(gpts_tokenizer *t, const char *data, size_t bytes)
 {
     struct gpts_vocabulary *v = t->vocabulary;
-    if (!(v->file = GPTSI_NEW(&t->hooks, char, bytes))) return gptsi_tokenizer_no_memory(t, bytes, 1);
+    GPTSI_ROOM(t, v->file, char, bytes);
     memcpy(v->file, data, bytes);
     v->file_bytes = bytes;
     return GPTS_OK;
@@ -7677,15 +7734,16 @@ static gpts_status gptsi_load_json(gpts_tokenizer *t, const char *data, size_t b
     j.at = data; j.end = data + bytes; j.depth = 0;
     k = j;
     if (!gptsi_json_skip(&k))
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "not valid JSON near byte %llu", (unsigned long long)(k.at - data));
+        return gptsi_file_bad(t, "byte", (uint64_t)(k.at - data), "the JSON is not valid near here");
     gptsi_json_space(&k);
     if (k.at != k.end)
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "something follows the JSON at byte %llu", (unsigned long long)(k.at - data));
+        return gptsi_file_bad(t, "byte", (uint64_t)(k.at - data), "something follows the JSON");
     if (gptsi_json_find(j, "gptstatic", &k) && gptsi_json_is(&k, '"')) return gptsi_load_own(t, j);
     if (!gptsi_json_find(j, "model", &model) || !gptsi_json_is(&model, '{'))
-        return gptsi_fail(t->error, GPTS_BAD_FILE, "a JSON file without a model: a list of ids goes with its merges, to gpts_tokenizer_load_ids");
+        return gptsi_fail(t->error, GPTS_BAD_FILE,
+                          "JSON without a model: a list of ids goes to gpts_tokenizer_load_ids, beside its merges");
     if (gptsi_json_says(model, "type", "WordPiece")) GPTSI_TRY(gptsi_load_wordpiece(t, j, model));
-    else if (gptsi_json_says(model, "type", "BPE") || gptsi_json_find(model, "merges", &k)) GPTSI_TRY(gptsi_load_bpe(t, j, model));
+    else if (gptsi_json_says(model, "type", "BPE")) GPTSI_TRY(gptsi_load_bpe(t, j, model));
     else return gptsi_unsupported(t, "model");
     return gptsi_keep_file(t, data, bytes);
 }
@@ -7710,7 +7768,8 @@ static gpts_status gptsi_load_any(gpts_tokenizer *t, const char *data, size_t by
     return gptsi_load_merges(t, data, bytes);
 }
 
-GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const void *data, size_t bytes, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_tokenizer_load_memory(gpts_tokenizer *tokenizer, const void *data, size_t bytes,
+                                                const gpts_hooks *hooks)
 {
     gptsi_tokenizer_start(tokenizer, hooks);
     return gptsi_tokenizer_end(tokenizer, gptsi_load_any(tokenizer, (const char *)data, bytes));
@@ -7731,33 +7790,21 @@ GPTS_API gpts_status gpts_tokenizer_load(gpts_tokenizer *tokenizer, const char *
     return gptsi_fail(tokenizer->error, status, "'%s': %.190s", gptsi_path_end(path), sentence);
 }
 
-/* The pairs in the order of merging; what to free. */
-static gptsi_merge **gptsi_pairs_sorted(const gpts_tokenizer *t)
+/* The pairs as (order, slot) in a heap: popped one by one, they come in the order of merging. */
+static gptsi_entry *gptsi_pairs_heap(const gpts_tokenizer *t, size_t *n)
 {
-    struct gpts_vocabulary *v = t->vocabulary;
-    gptsi_merge **sorted = GPTSI_NEW(&t->hooks, gptsi_merge *, v->n_pairs + 1);
-    size_t i, n = 0, k;
-    for (i = 0; sorted && i <= v->pairs_mask; i++) if (v->pairs[i].order) {                 /* as a heap, the last on top */
-        for (k = n++; k && sorted[(k - 1) / 2]->order < v->pairs[i].order; k = (k - 1) / 2) sorted[k] = sorted[(k - 1) / 2];
-        sorted[k] = &v->pairs[i];
-    }
-    while (sorted && n > 1) {
-        gptsi_merge *last = sorted[--n];
-        sorted[n] = sorted[0];
-        for (i = 0; (k = 2 * i + 1) < n; i = k) {
-            if (k + 1 < n && sorted[k + 1]->order > sorted[k]->order) k++;
-            if (sorted[k]->order <= last->order) break;
-            sorted[i] = sorted[k];
-        }
-        sorted[i] = last;
-    }
-    return sorted;
+    const struct gpts_vocabulary *v = t->vocabulary;
+    gptsi_entry *heap = GPTSI_NEW(&t->hooks, gptsi_entry, v->n_pairs + 1);
+    size_t i;
+    *n = 0;
+    for (i = 0; heap && i <= v->pairs_mask; i++)
+        if (v->pairs[i].order) gptsi_heap_push(heap, n, v->pairs[i].order, i);
+    return heap;
 }
 
 /* Ids from a vocab.json: the same tokens and merges, renumbered.  Unchanged if that fails. */
-static gpts_status gptsi_load_ids(gpts_tokenizer *t, const gpts_tokenizer *old, gptsi_merge **merges, gptsi_json j)
+static gpts_status gptsi_load_ids(gpts_tokenizer *t, const struct gpts_vocabulary *o, gptsi_json j)
 {
-    const struct gpts_vocabulary *o = old->vocabulary;
     size_t i;
     GPTSI_TRY(gptsi_vocabulary_new(t, GPTS_TOKENIZER_BPE, gptsi_ids_room(gptsi_json_count(j))));
     t->vocabulary->renumbered = 1;
@@ -7765,15 +7812,18 @@ static gpts_status gptsi_load_ids(gpts_tokenizer *t, const gpts_tokenizer *old, 
     GPTSI_TRY(gptsi_load_vocab(t, j, 1));
     GPTSI_TRY(gptsi_bytes_missing(t));
     GPTSI_TRY(gptsi_pairs_new(t, o->n_pairs));
-    for (i = 0; i < o->n_pairs; i++) {
+    for (i = 0; i <= o->pairs_mask; i++) {
+        const gptsi_merge *pair = &o->pairs[i];
         int32_t id[3];
         int k;
+        if (!pair->order) continue;
+        id[0] = pair->left; id[1] = pair->right; id[2] = pair->merged;
         for (k = 0; k < 3; k++) {
-            const gptsi_token *token = &o->tokens[k == 0 ? merges[i]->left : k == 1 ? merges[i]->right : merges[i]->merged];
+            const gptsi_token *token = &o->tokens[id[k]];
             id[k] = gptsi_token_find(t->vocabulary, o->bytes + token->begin, token->length);
-            if (id[k] < 0) return gptsi_fail(t->error, GPTS_BAD_FILE, "the ids lack a token of merge %llu", (unsigned long long)i + 1);
+            if (id[k] < 0) return gptsi_file_bad(t, "merge", pair->order, "one of its tokens has no id");
         }
-        gptsi_pair_add(t->vocabulary, id[0], id[1], id[2], merges[i]->order);
+        gptsi_pair_add(t->vocabulary, id[0], id[1], id[2], pair->order);
     }
     return GPTS_OK;
 }
@@ -7781,81 +7831,85 @@ static int gptsi_same_ids(const gpts_tokenizer *a, const gpts_tokenizer *b)
 {
     const struct gpts_vocabulary *v = a->vocabulary, *w = b->vocabulary;
     int32_t id;
-    for (id = 0; v->n == w->n && id < v->n; id++)
-        if (v->tokens[id].length != w->tokens[id].length ||
-            memcmp(v->bytes + v->tokens[id].begin, w->bytes + w->tokens[id].begin, v->tokens[id].length)) return 0;
+    for (id = 0; v->n == w->n && id < v->n; id++) {
+        const gptsi_token *x = &v->tokens[id], *y = &w->tokens[id];
+        if (x->length != y->length || memcmp(v->bytes + x->begin, w->bytes + y->begin, x->length)) return 0;
+    }
     return v->n == w->n && a->end_of_text == b->end_of_text;
 }
 GPTS_API gpts_status gpts_tokenizer_load_ids(gpts_tokenizer *tokenizer, const void *json, size_t bytes)
 {
     gpts_tokenizer t;
     gptsi_json j, k;
-    gptsi_merge **merges;
     gpts_status status;
     int valid;
     if (!tokenizer->vocabulary || tokenizer->kind != GPTS_TOKENIZER_BPE)
-        return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "ids can be given to a BPE tokenizer only");
+        return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "ids are for a BPE tokenizer");
     j.at = (const char *)json; j.end = j.at + (json ? bytes : 0); j.depth = 0;
     k = j;
     valid = json && gptsi_json_skip(&k);
     gptsi_json_space(&k);
     if (!valid || k.at != j.end)
-        return gptsi_fail(tokenizer->error, GPTS_BAD_FILE, "the ids are not valid JSON near byte %llu", (unsigned long long)(k.at - j.at));
+        return gptsi_file_bad(tokenizer, "byte", (uint64_t)(k.at - j.at), "the JSON is not valid near here");
     gptsi_tokenizer_start(&t, &tokenizer->hooks);
-    merges = gptsi_pairs_sorted(tokenizer);
-    status = merges ? gptsi_load_ids(&t, tokenizer, merges, j) : gptsi_tokenizer_no_memory(&t, tokenizer->vocabulary->n_pairs, sizeof *merges);
-    gptsi_delete(&t.hooks, merges);
-    if (gptsi_tokenizer_end(&t, status) != GPTS_OK) { memcpy(tokenizer->error, t.error, sizeof t.error); return status; }
-    if (gptsi_same_ids(&t, tokenizer)) { gpts_tokenizer_free(&t); return GPTS_OK; }
-    gpts_tokenizer_free(tokenizer);
-    *tokenizer = t;
-    return GPTS_OK;
+    status = gptsi_tokenizer_end(&t, gptsi_load_ids(&t, tokenizer->vocabulary, j));
+    if (status != GPTS_OK) memcpy(tokenizer->error, t.error, sizeof t.error);
+    else if (gptsi_same_ids(&t, tokenizer)) gpts_tokenizer_free(&t);
+    else {
+        gpts_tokenizer_free(tokenizer);
+        *tokenizer = t;
+    }
+    return status;
 }
 
-/* ---- files of tokenizers: saving ---------------------------------------------------------------------
+/* ---- files of tokenizers: saving ------------------------------------------------------------------
    Merges as vocab.bpe, bytes and characters as a line of JSON; what came from a .tiktoken or a
    tokenizer.json is written back as it was.                                                    */
 
 static void gptsi_save_mapped(gptsi_text *text, const struct gpts_vocabulary *v, int32_t id)
 {
     char out[4];
+    const char *bytes = v->bytes + v->tokens[id].begin;
     uint32_t i;
     for (i = 0; i < v->tokens[id].length; i++)
-        gptsi_text_bytes(text, out, gptsi_utf8_put(gptsi_byte_code((unsigned char)v->bytes[v->tokens[id].begin + i]), out));
+        gptsi_text_bytes(text, out, gptsi_utf8_put(gptsi_byte_code((unsigned char)bytes[i]), out));
 }
 static gpts_status gptsi_save_merges(gptsi_text *text, gpts_tokenizer *t)
 {
     const struct gpts_vocabulary *v = t->vocabulary;
-    gptsi_merge **merges = gptsi_pairs_sorted(t);
-    size_t i;
-    if (!merges) return gptsi_tokenizer_no_memory(t, v->n_pairs, sizeof *merges);
+    size_t n;
+    gptsi_entry *heap = gptsi_pairs_heap(t, &n);
+    if (!heap) return gptsi_tokenizer_no_memory(t, v->n_pairs, sizeof *heap);
     gptsi_text_add(text, gptsi_version);
     if (t->end_of_text < 0) gptsi_text_add(text, gptsi_plain);
     gptsi_text_add(text, "\n");
-    for (i = 0; i < v->n_pairs; i++) {
-        gptsi_save_mapped(text, v, merges[i]->left);
+    while (n) {
+        const gptsi_merge *pair = &v->pairs[gptsi_heap_pop(heap, &n).second];
+        gptsi_save_mapped(text, v, pair->left);
         gptsi_text_add(text, " ");
-        gptsi_save_mapped(text, v, merges[i]->right);
+        gptsi_save_mapped(text, v, pair->right);
         gptsi_text_add(text, "\n");
     }
-    gptsi_delete(&t->hooks, merges);
+    gptsi_delete(&t->hooks, heap);
     return GPTS_OK;
 }
 static void gptsi_save_chars(gptsi_text *text, const struct gpts_vocabulary *v)
 {
-    int32_t id, first = v->n;                                 /* of the invalid bytes, which are last */
-    while (first > 0 && v->tokens[first - 1].length == 1 && (v->bytes[v->tokens[first - 1].begin] & 0x80)) first--;
+    size_t end = v->n_bytes, i;                               /* all tokens lie in order, the */
+    int32_t id = v->n;                                        /* invalid bytes last           */
+    while (id > 0 && v->tokens[id - 1].length == 1 && (v->bytes[v->tokens[id - 1].begin] & 0x80)) { id--; end--; }
     gptsi_text_add(text, "{\"gptstatic\": \"chars\", \"characters\": ");
-    gptsi_text_quoted(text, v->bytes, first < v->n ? v->tokens[first].begin : v->n_bytes);
+    gptsi_text_quoted(text, v->bytes, end);
     gptsi_text_add(text, ", \"bytes\": [");
-    for (id = first; id < v->n; id++) {
-        if (id > first) gptsi_text_add(text, ", ");
-        gptsi_text_integer(text, (unsigned char)v->bytes[v->tokens[id].begin]);
+    for (i = end; i < v->n_bytes; i++) {
+        if (i > end) gptsi_text_add(text, ", ");
+        gptsi_text_integer(text, (unsigned char)v->bytes[i]);
     }
     gptsi_text_add(text, "]}\n");
 }
 
-static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error);   /* in @@IO */
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes,        /* in @@IO */
+                                      const gpts_hooks *hooks, char *error);
 
 GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *path)
 {
@@ -7863,15 +7917,17 @@ GPTS_API gpts_status gpts_tokenizer_save(gpts_tokenizer *tokenizer, const char *
     gptsi_text text;
     gpts_status status = GPTS_OK;
     if (!v) return gptsi_fail(tokenizer->error, GPTS_BAD_ARGUMENT, "the tokenizer is empty");
+    if (v->renumbered)
+        return gptsi_fail(tokenizer->error, GPTS_UNSUPPORTED, "the ids came from a file of their own: keep it beside the merges");
     if (v->file) return gptsi_replace_file(path, v->file, v->file_bytes, &tokenizer->hooks, tokenizer->error);
-    if (v->renumbered) return gptsi_fail(tokenizer->error, GPTS_UNSUPPORTED, "the ids came from a file of their own: keep it beside the merges");
     memset(&text, 0, sizeof text);
     text.hooks = &tokenizer->hooks;
     if (tokenizer->kind == GPTS_TOKENIZER_BPE) status = gptsi_save_merges(&text, tokenizer);
     else if (tokenizer->kind == GPTS_TOKENIZER_CHARS) gptsi_save_chars(&text, v);
     else gptsi_text_add(&text, "{\"gptstatic\": \"bytes\"}\n");
     if (status == GPTS_OK && text.failed) status = gptsi_tokenizer_no_memory(tokenizer, text.room, 2);
-    if (status == GPTS_OK) status = gptsi_replace_file(path, text.data, text.n, &tokenizer->hooks, tokenizer->error);
+    if (status == GPTS_OK)
+        status = gptsi_replace_file(path, text.data, text.n, &tokenizer->hooks, tokenizer->error);
     gptsi_delete(&tokenizer->hooks, text.data);
     return status;
 }
