@@ -7,7 +7,7 @@
 # Ends with `N passed, N failed`.
 part=${1:-all}
 CC=${CC:-cc}
-out=build/audit; mkdir -p $out
+out=build/audit; mkdir -p $out build/tests
 passed=0 failed=0
 pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); echo "FAILED $1"; }
