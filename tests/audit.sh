@@ -18,6 +18,7 @@ fi
 
 if [ $part = all ] || [ $part = mutants ]; then
     # name | test program | part of a test's name | sed script
+    rm -f $out/*_double $out/*_float
     grep -vE '^ *(#|$)' tests/mutants.txt >$out/list
     while IFS='|' read -r name program test script; do
         name=$(echo $name) program=$(echo $program) test=$(echo $test)
@@ -26,12 +27,12 @@ if [ $part = all ] || [ $part = mutants ]; then
         real=float; suite=$program
         case $program in *_double) real=double suite=${program%_double} ;; esac
         if cmp -s gptstatic.h $dir/gptstatic.h; then fail "$name: the line it changes is gone"; continue; fi
+        if [ ! -f $out/$program ]; then $CC -std=c99 -O1 -w -I. -DGPTS_REAL=$real -o $out/$program tests/$suite.c -lm 2>$dir/log || { fail "$program does not compile"; continue; }; fi
         changed=$(diff gptstatic.h $dir/gptstatic.h | grep -c '^>')
         if ! $CC -std=c99 -O1 -w -I$dir -Itests -DGPTS_REAL=$real -o $dir/test tests/$suite.c -lm 2>$dir/log; then fail "$name: does not compile"; head -n 3 $dir/log; continue; fi
-        case $suite in
-        golden) timeout 120 $dir/test tests/golden/$test.safetensors >$dir/log 2>&1 ;;
-        *)      timeout 120 $dir/test $test >$dir/log 2>&1 ;;
-        esac
+        case $suite in golden) argument=tests/golden/$test.safetensors ;; *) argument=$test ;; esac
+        if ! $out/$program $argument >$dir/log 2>&1 || grep -q '^0 passed' $dir/log; then fail "$program $test is not green without the error"; continue; fi
+        timeout 120 $dir/test $argument >$dir/log 2>&1
         by=$(grep -E "^FAILED .*$test" $dir/log | head -n 1 | awk '{ print $2 }')
         if [ -n "$by" ]; then pass; printf '  %-36s %d line  caught by %s: %s\n' "$name" "$changed" "$program" "$by"
         else fail "$name survives $program $test"; tail -n 2 $dir/log; fi
