@@ -73,7 +73,7 @@ static double error_at(gpts_model *m, const gpts_batch *batch, gpts_tensor *t, s
     static const double steps[] = { 1e-3, 3e-4, 1e-4, 3e-5 };
     double best = INFINITY, x = (double)t->data[i];
     size_t s;
-    for (s = 0; s < sizeof steps / sizeof steps[0] && !(best < limit * 0.5); s++) {
+    for (s = 0; s < sizeof steps / sizeof steps[0] && !(best < limit * 0.1); s++) {
         double h = steps[s], d, e;
         d = (8 * (loss_at(m, batch, t, i, x + h) - loss_at(m, batch, t, i, x - h))
              - (loss_at(m, batch, t, i, x + 2 * h) - loss_at(m, batch, t, i, x - 2 * h))) / (12 * h);

@@ -81,9 +81,10 @@ static int which(const pair *p)
     if (gpts_checkpoint_load(&t, &m, TARGET, NULL) == GPTS_OK && (t.step == 1 || t.step == 2)) {
         const pair *q = p;
         size_t i = (size_t)t.step - 1;
-        if (!memcmp(m.parameters, q->model[i].parameters, m.n_parameters * sizeof(gpts_real))
-            && !memcmp(t.moment1, q->trainer[i].moment1, t.n_trainable * sizeof(gpts_real))) found = (int)t.step;
-    } else printf("  %s\n", t.error);
+        gpts_real *mine = trained_of(&t, t.moment1), *theirs = trained_of(&q->trainer[i], q->trainer[i].moment1);
+        if (same_weights(&m, &q->model[i]) && !memcmp(mine, theirs, t.n_trainable * sizeof *mine)) found = (int)t.step;
+        free(mine); free(theirs);
+    } else if (t_state.bad < 3) printf("  %s\n", t.error);
     gpts_trainer_free(&t);
     gpts_model_free(&m);
     return found;

@@ -181,6 +181,31 @@ static gpts_status case_model(gpts_model *m, const model_case *c, const gpts_hoo
     return status;
 }
 
+/* A copy of every weight, tensor after tensor, n_parameters in all. */
+static gpts_real *weights_of(const gpts_model *m)
+{
+    gpts_real *x = (gpts_real *)malloc((m->n_parameters + 1) * sizeof *x);
+    size_t k, at = 0;
+    for (k = 0; k < m->n_tensors; k++) { memcpy(x + at, m->tensors[k].data, m->tensors[k].size * sizeof *x); at += m->tensors[k].size; }
+    return x;
+}
+/* The same of a trainer's block (gradients, a moment), n_trainable in all. */
+static gpts_real *trained_of(const gpts_trainer *t, const gpts_real *block)
+{
+    gpts_real *x = (gpts_real *)malloc((t->n_trainable + 1) * sizeof *x);
+    size_t k, at = 0;
+    for (k = 0; k < t->model->n_tensors; k++)
+        if (t->offset[k] != SIZE_MAX) { memcpy(x + at, block + t->offset[k], t->model->tensors[k].size * sizeof *x); at += t->model->tensors[k].size; }
+    return x;
+}
+static int same_weights(const gpts_model *a, const gpts_model *b)
+{
+    gpts_real *x = weights_of(a), *y = weights_of(b);
+    int same = a->n_parameters == b->n_parameters && !memcmp(x, y, a->n_parameters * sizeof *x);
+    free(x); free(y);
+    return same;
+}
+
 /* A batch's own memory. */
 typedef struct case_batch { gpts_batch batch; int32_t tokens[512], targets[512], first[16], length[16]; } case_batch;
 

@@ -234,7 +234,7 @@ static void E22_a_failed_update_can_be_tried_again(void)
     }
     t_status(s, GPTS_OK);
     t_ok(n > 2 && loss == expected);
-    t_bits(m.parameters, plain.parameters, m.n_parameters * sizeof(gpts_real));
+    t_ok(same_weights(&m, &plain));
     gpts_trainer_free(&t); gpts_model_free(&m);
     gpts_trainer_free(&u); gpts_model_free(&plain);
     t_equal(c.live, 0);

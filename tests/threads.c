@@ -107,8 +107,10 @@ static void *job_run(void *context)
     if (j->status == GPTS_OK) j->status = gpts_session_prefill(&s, j->batch->tokens, 8, NULL);
     if (j->status == GPTS_OK) j->status = gpts_session_decode(&s, j->batch->tokens + 8);
     if (j->status == GPTS_OK && again.n_parameters + (size_t)j->c->V <= KEEP) {
+        gpts_real *x = weights_of(&again);
         j->n = again.n_parameters;
-        memcpy(j->result, again.parameters, j->n * sizeof(gpts_real));
+        memcpy(j->result, x, j->n * sizeof(gpts_real));
+        free(x);
         memcpy(j->result + j->n, gpts_session_logits(&s, 0), (size_t)j->c->V * sizeof(gpts_real));
         j->n += (size_t)j->c->V;
     }
