@@ -290,7 +290,7 @@ typedef struct gpts_ops {
     void (*download)(void *device, void *to, const void *from, size_t bytes);
     void (*copy)(void *device, void *to, const void *from, size_t bytes);      /* may overlap  */
     void (*zero)(void *device, void *memory, size_t bytes);
-    gpts_status (*status)(void *device, char *error);         /* first failure so far  */
+    gpts_status (*status)(void *device, char *error);         /* first failure since the last call */
 
     /* (E1) x[b,t,c] = wte[token,c] + wpe[t - first,c];  wpe may be NULL               */
     void (*embed_forward)(void *device, void *x, const int32_t *tokens, const int32_t *first,
@@ -1648,8 +1648,10 @@ static void gptsi_cpu_zero(void *device, void *memory, size_t bytes) { (void)dev
 static gpts_status gptsi_cpu_status(void *device, char *error)
 {
     gptsi_cpu *cpu = (gptsi_cpu *)device;
-    if (cpu->status != GPTS_OK && error) memcpy(error, cpu->error, sizeof cpu->error);
-    return cpu->status;
+    gpts_status status = cpu->status;
+    if (status != GPTS_OK && error) memcpy(error, cpu->error, sizeof cpu->error);
+    cpu->status = GPTS_OK;
+    return status;
 }
 
 /* What the loops' bodies see; each operation fills in what it needs. */
@@ -2024,6 +2026,7 @@ static void gptsi_cpu_loss(void *device, double *sum, void *dx, gpts_real *dw, c
         cpu->block = (gpts_real *)gptsi_new(&cpu->hooks, bytes, 1);
         if (!cpu->block) {
             if (cpu->status == GPTS_OK) cpu->status = gptsi_no_memory(cpu->error, "a block of logits", bytes, 1);
+            if (dx) memset(dx, 0, N * C * sizeof(gpts_real));      /* nothing is added by what follows */
             return;
         }
         cpu->block_bytes = bytes;
@@ -4240,18 +4243,17 @@ static gpts_status gptsi_approximator_new(gpts_approximator *a, gpts_approximato
 }
 
 /* A CPU of its own and the buffers of n rows; used by fit and R2. */
-typedef struct gptsi_approx_run { gptsi_cpu cpu; size_t n; gpts_real *z, *pre, *act, *out, *g, *dact; } gptsi_approx_run;
+typedef struct gptsi_approx_run { gptsi_cpu cpu; gpts_hooks hooks; size_t n; gpts_real *z, *pre, *act, *out, *g, *dact; } gptsi_approx_run;
 static void gptsi_approx_run_free(gptsi_approx_run *run)
 {
-    gpts_hooks hooks = run->cpu.hooks;
-    gptsi_delete(&hooks, run->z);
+    gptsi_delete(&run->hooks, run->z);
     gptsi_cpu_free(&run->cpu);
 }
 static gpts_status gptsi_approx_run_make(gptsi_approx_run *run, gpts_approximator *a, size_t n)
 {
     size_t kC = a->window * a->C, h = a->hidden, each = gptsi_add(gptsi_add(kC, gptsi_mul(3, h)), gptsi_mul(2, a->C));
     memset(run, 0, sizeof *run);
-    run->cpu.hooks = a->hooks;
+    run->hooks = a->hooks;
     run->n = n;
     run->z = GPTSI_NEW(&a->hooks, gpts_real, gptsi_mul(n, each));
     if (!run->z) return gptsi_no_memory(a->error, "the approximator's rows", gptsi_mul(n, each), sizeof(gpts_real));
