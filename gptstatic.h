@@ -1046,6 +1046,7 @@ typedef struct gptsi_cpu {
     size_t scratch_bytes;
     const gptsi_kernels *kernels;                         /* inner loops for this processor: `table` */
     gptsi_kernels table;
+    gpts_ops ops;                                         /* the model's operations (@@MODEL) */
     gpts_real *block;                                     /* the loss's block of logits */
     size_t block_bytes;
     gpts_status status;                                   /* first failure of an operation */
@@ -3088,20 +3089,29 @@ static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned 
 static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
 static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
 
-static const gpts_ops gptsi_cpu_ops = {
-    "cpu", sizeof(gpts_real),
-    gptsi_cpu_allocate, gptsi_cpu_release, gptsi_cpu_upload, gptsi_cpu_download, gptsi_cpu_copy,
-    gptsi_cpu_zero, gptsi_cpu_status,
-    gptsi_cpu_embed_forward, gptsi_cpu_embed_backward,
-    gptsi_cpu_norm_forward, gptsi_cpu_norm_backward,
-    gptsi_cpu_linear_forward, gptsi_cpu_linear_backward,
-    gptsi_cpu_activation_forward, gptsi_cpu_activation_backward,
-    gptsi_cpu_add_forward, gptsi_cpu_add_backward,
-    gptsi_cpu_window_forward, gptsi_cpu_window_backward,
-    gptsi_cpu_attention_forward, gptsi_cpu_attention_backward,
-    gptsi_cpu_cache_fill, gptsi_cpu_attention_decode,
-    gptsi_cpu_logits, gptsi_cpu_loss, gptsi_cpu_sum_squares, gptsi_cpu_adamw
-};
+/* Fills the CPU's table. */
+static const gpts_ops *gptsi_cpu_ops(gpts_ops *o)
+{
+    o->name = "cpu"; o->activation_bytes = sizeof(gpts_real);
+    o->allocate = gptsi_cpu_allocate; o->release = gptsi_cpu_release;
+    o->upload = gptsi_cpu_upload; o->download = gptsi_cpu_download; o->copy = gptsi_cpu_copy;
+    o->zero = gptsi_cpu_zero; o->status = gptsi_cpu_status;
+    o->embed_forward = gptsi_cpu_embed_forward; o->embed_backward = gptsi_cpu_embed_backward;
+    o->norm_forward = gptsi_cpu_norm_forward; o->norm_backward = gptsi_cpu_norm_backward;
+    o->linear_forward = gptsi_cpu_linear_forward;
+    o->linear_backward = gptsi_cpu_linear_backward;
+    o->activation_forward = gptsi_cpu_activation_forward;
+    o->activation_backward = gptsi_cpu_activation_backward;
+    o->add_forward = gptsi_cpu_add_forward; o->add_backward = gptsi_cpu_add_backward;
+    o->window_forward = gptsi_cpu_window_forward;
+    o->window_backward = gptsi_cpu_window_backward;
+    o->attention_forward = gptsi_cpu_attention_forward;
+    o->attention_backward = gptsi_cpu_attention_backward; o->cache_fill = gptsi_cpu_cache_fill;
+    o->attention_decode = gptsi_cpu_attention_decode; o->logits = gptsi_cpu_logits;
+    o->loss = gptsi_cpu_loss; o->sum_squares = gptsi_cpu_sum_squares;
+    o->adamw = gptsi_cpu_adamw;
+    return o;
+}
 
 GPTS_API gpts_config gpts_config_default(void)
 {
@@ -3117,7 +3127,7 @@ GPTS_API gpts_config gpts_config_default(void)
 
 static gpts_status gptsi_config_check(const gpts_config *c, char *error)
 {
-    static const struct { const char *name; int64_t least, most; } range[] = {
+    static const struct { char name[16]; int64_t least, most; } range[] = {
         { "vocab_size", 1, INT32_MAX }, { "n_positions", 1, INT32_MAX }, { "n_layer", 0, 65536 },
         { "n_head", 1, 65536 }, { "n_embd", 1, INT32_MAX }, { "n_inner", -1, INT32_MAX }
     };
@@ -3294,7 +3304,7 @@ static gpts_status gptsi_layer_heads(gpts_model *m, gpts_layer *y, const gptsi_l
     if (!block) return gptsi_no_memory(m->error, "a layer's heads", 4 * H, sizeof *block);
     heads->kept = block; heads->live_slot = block + H; heads->static_slot = block + 2 * H; y->tail_start = block + 3 * H;
     for (h = 0; h < H; h++) {
-        int kind = shape && shape->kind ? shape->kind[h] : GPTSI_LIVE;
+        int kind = shape && shape->kind ? shape->kind[h] : (int)GPTSI_LIVE;
         if (kind == GPTSI_PRUNED) continue;
         heads->kept[heads->K] = (int32_t)h;
         heads->live_slot[heads->K] = kind == GPTSI_LIVE ? (int32_t)live++ : -1;
@@ -3441,11 +3451,11 @@ static gpts_status gptsi_model_build(gpts_model *m, const gpts_config *config, c
     m->config = *config;
     if (hooks) m->hooks = *hooks;
     m->abi = GPTS_ABI;
-    m->ops = &gptsi_cpu_ops;
     cpu = GPTSI_NEW(&m->hooks, gptsi_cpu, 1);
     if (!cpu) return gptsi_no_memory(m->error, "the model", 1, sizeof *cpu);
     m->device = cpu;
     status = gptsi_cpu_init(cpu, &m->hooks, m->error);
+    m->ops = gptsi_cpu_ops(&cpu->ops);
     if (status == GPTS_OK) status = gptsi_layout_make(m, shapes);
     if (status == GPTS_OK) {
         m->work = GPTSI_NEW(&m->hooks, gpts_work, 1);
@@ -3465,7 +3475,7 @@ GPTS_API void gpts_model_free(gpts_model *m)
     if (!m) return;
     hooks = m->hooks;
     if (m->ops) { gptsi_work_free(m); gptsi_layout_free(m); }
-    if (m->device && m->ops == &gptsi_cpu_ops) { gptsi_cpu_free((gptsi_cpu *)m->device); gptsi_delete(&hooks, m->device); }
+    if (m->device && m->ops == &((gptsi_cpu *)m->device)->ops) { gptsi_cpu_free((gptsi_cpu *)m->device); gptsi_delete(&hooks, m->device); }
     gptsi_delete(&hooks, m->work);
     memset(m, 0, sizeof *m);
 }
@@ -5470,7 +5480,7 @@ GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_cali
 
 static gpts_status gptsi_session_said(gpts_session *s, gpts_status status)
 {
-    if (status != GPTS_OK && s->model->error != s->error) memcpy(s->error, s->model->error, sizeof s->error);
+    if (status != GPTS_OK) memcpy(s->error, s->model->error, sizeof s->error);
     return status;
 }
 
@@ -6630,7 +6640,7 @@ static gpts_status gptsi_encode_piece(gpts_tokenizer *t, const char *p, size_t n
     struct gpts_vocabulary *v = t->vocabulary;
     gptsi_piece *piece = NULL;
     int32_t ids[GPTSI_SHORT];
-    uint64_t head, tail;
+    uint64_t head = 0, tail = 0;
     size_t i;
     if (n <= GPTSI_PIECE_BYTES) {
         if (n >= 8) { head = gptsi_load64(p); tail = gptsi_load64(p + n - 8); }
@@ -6811,7 +6821,7 @@ static void gptsi_encode_wordpiece(const struct gpts_vocabulary *v, const char *
    clean-up is on not the ones that start so.                                                   */
 static int gptsi_wordpiece_spaced(const struct gpts_vocabulary *v, const char **bytes, size_t *length)
 {
-    static const char *const close[] = { ".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re" };
+    static const char close[][4] = { ".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re" };
     size_t i;
     if (*length >= v->n_prefix && !memcmp(*bytes, v->prefix, v->n_prefix)) {
         *bytes += v->n_prefix;
@@ -8603,7 +8613,7 @@ static gpts_status gptsi_file_read_i64(gpts_file *file, const gpts_file_tensor *
 }
 GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, int32_t *values)
 {
-    int64_t wide;
+    int64_t wide = 0;
     size_t i;
     for (i = 0; i < count; i++) {
         GPTSI_TRY(gptsi_file_read_i64(file, tensor, first + i, 1, &wide));
@@ -8901,9 +8911,10 @@ GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *en
 /* ---- a model's config as JSON ------------------------------------------------------------
    The keys are GPT-2's own (Hugging Face config.json) and ours; unknown ones are ignored.  */
 
-static const char *const gptsi_activation_names[] = { "gelu_new", "gelu", "relu", "gelu_pytorch_tanh" };
-static const char *const gptsi_position_names[] = { "learned", "rope", "none" };
-static const char *const gptsi_norm_names[] = { "layer_norm", "none" };
+typedef char gptsi_label[20];                  /* tables of words: no pointers, so no data to relocate */
+static const gptsi_label gptsi_activation_names[] = { "gelu_new", "gelu", "relu", "gelu_pytorch_tanh" };
+static const gptsi_label gptsi_position_names[] = { "learned", "rope", "none" };
+static const gptsi_label gptsi_norm_names[] = { "layer_norm", "none" };
 
 static void gptsi_config_text(gptsi_text *text, const gpts_config *c, const char *start)
 {
@@ -8968,7 +8979,7 @@ enum {                                        /* which keys a config had */
     GPTSI_HAS_POSITION = 16, GPTSI_HAS_POSITIONS = 32, GPTSI_HAS_NORM = 64
 };
 
-static int gptsi_config_name(gptsi_json *j, const char *const *names, size_t n, int *value)
+static int gptsi_config_name(gptsi_json *j, const gptsi_label *names, size_t n, int *value)
 {
     char word[32];
     size_t length, i;
@@ -8980,7 +8991,7 @@ static int gptsi_config_name(gptsi_json *j, const char *const *names, size_t n, 
 /* Overwrites what the text has; `from` names it in sentences. */
 static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char *text, size_t bytes, const char *from, char *error)
 {
-    const struct { const char *key; int64_t *integer; int *flag; double *real; const char *const *names; int n_names; unsigned mark; } rows[] = {
+    const struct { const char *key; int64_t *integer; int *flag; double *real; const gptsi_label *names; int n_names; unsigned mark; } rows[] = {
         { "vocab_size", &c->vocab_size, NULL, NULL, NULL, 0, 0 },
         { "n_positions", &c->n_positions, NULL, NULL, NULL, 0, GPTSI_HAS_POSITIONS },
         { "block_size", &c->n_positions, NULL, NULL, NULL, 0, GPTSI_HAS_POSITIONS },
@@ -9153,9 +9164,9 @@ static gpts_status gptsi_reader_values(gptsi_reader *r, const gpts_tensor *ours,
 /* Which names and which orientation the file uses. */
 static gpts_status gptsi_reader_names(gptsi_reader *r)
 {
-    static const char *const outer[] = { "", "_orig_mod.", "module." }, *const inner[] = { "", "transformer." };
+    static const gptsi_label outer[] = { "", "_orig_mod.", "module." }, inner[] = { "", "transformer." };
     size_t i, k, found = 0;
-    char name[64];
+    char name[96];
     for (i = 0; i < 3; i++)
         for (k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%s%swte.weight", outer[i], inner[k]);
@@ -9815,10 +9826,10 @@ GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *mod
 
 /* ---- approximators and recordings ----------------------------------------------------------- */
 
-static const char *const gptsi_approximator_names[] = { "mlp", "mean", "random", "nothing" };
+static const gptsi_label gptsi_approximator_names[] = { "mlp", "mean", "random", "nothing" };
 
 /* Metadata `key` as one of the names; the first where there is none. */
-static gpts_status gptsi_file_choice(gpts_file *file, const char *key, const char *const *names, size_t n, int *choice)
+static gpts_status gptsi_file_choice(gpts_file *file, const char *key, const gptsi_label *names, size_t n, int *choice)
 {
     const char *text = gpts_file_metadata(file, key);
     size_t i;
