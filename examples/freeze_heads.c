@@ -190,6 +190,7 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
     train(&trainer, what, updates, a->order ? seed + 7000003 : seed, &r.seconds);
     r.loss = corpus_loss(&model, &data, T, (size_t)eval_windows, (size_t)batch);
     r.parameters = trainer.n_trainable;
+    CLI_TRY(gpts_model_save(&model, cli_path(path, "%s_%lld.safetensors", a->name, (long long)seed)), model.error);        /* recall goes on from here */
     if (report) CLI_TRY(gpts_model_save(&model, cli_path(path, "static_model.safetensors")), model.error);
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);
