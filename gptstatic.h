@@ -1085,6 +1085,9 @@ static const gpts_real gptsi_zeros[GPTSI_TILE_CELLS] = { 0 };
 #endif
 
 #ifdef GPTSI_VECTORS
+#if defined(__clang__) || __GNUC__ >= 12
+#  define GPTSI_SHUFFLE 1                                     /* __builtin_shufflevector */
+#endif
 #define GPTSI_INLINE static inline __attribute__((always_inline))
 #define GPTSI_WORD_float uint32_t                             /* an integer as wide as a real */
 #define GPTSI_WORD_double uint64_t
@@ -1482,19 +1485,51 @@ GPTSI_UNUSED static void gptsi_gemm_plain(int ta, int tb, size_t M, size_t N, si
         }
 }
 
+/* out[i,j] = in[j,i], four by four */
+#ifdef GPTSI_SHUFFLE
+typedef gpts_real gptsi_four __attribute__((vector_size(4 * sizeof(gpts_real)), aligned(sizeof(gpts_real)), may_alias));
+static inline void gptsi_transpose4(gpts_real *out, size_t width, const gpts_real *in, size_t ld)
+{
+    const gptsi_four a = *(const gptsi_four *)in, b = *(const gptsi_four *)(in + ld);
+    const gptsi_four c = *(const gptsi_four *)(in + 2 * ld), d = *(const gptsi_four *)(in + 3 * ld);
+    const gptsi_four e = __builtin_shufflevector(a, b, 0, 4, 1, 5), f = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const gptsi_four g = __builtin_shufflevector(c, d, 0, 4, 1, 5), h = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(gptsi_four *)out = __builtin_shufflevector(e, g, 0, 1, 4, 5);
+    *(gptsi_four *)(out + width) = __builtin_shufflevector(e, g, 2, 3, 6, 7);
+    *(gptsi_four *)(out + 2 * width) = __builtin_shufflevector(f, h, 0, 1, 4, 5);
+    *(gptsi_four *)(out + 3 * width) = __builtin_shufflevector(f, h, 2, 3, 6, 7);
+}
+#else
+static void gptsi_transpose4(gpts_real *out, size_t width, const gpts_real *in, size_t ld)
+{
+    size_t i, j;
+    for (j = 0; j < 4; j++) for (i = 0; i < 4; i++) out[i * width + j] = in[j * ld + i];
+}
+#endif
+
 /* out[k,i] = in[i,k] (transposed) or in[k,i], i < n padded with zeros to `width`: the
-   order in which a tile reads its operands. */
+   order in which a tile reads its operands.  Transposing goes by 16 k, a line of memory. */
 static void gptsi_pack(gpts_real *out, size_t width, const gpts_real *in, size_t ld, size_t n, size_t K, int transposed)
 {
-    size_t i, k;
-    if (transposed) {
-        for (i = 0; i < n; i++) for (k = 0; k < K; k++) out[k * width + i] = in[i * ld + k];
-        for (; i < width; i++) for (k = 0; k < K; k++) out[k * width + i] = 0;
-    } else
+    size_t i, k, k0, k1;
+    if (!transposed) {
         for (k = 0; k < K; k++) {
             memcpy(out + k * width, in + k * ld, n * sizeof *out);
             if (n < width) memset(out + k * width + n, 0, (width - n) * sizeof *out);
         }
+        return;
+    }
+    for (k0 = 0; k0 < K; k0 = k1) {
+        k1 = gptsi_min(k0 + 16, K);
+        for (i = 0; i + 4 <= n; i += 4) {
+            for (k = k0; k + 4 <= k1; k += 4) gptsi_transpose4(out + k * width + i, width, in + i * ld + k, ld);
+            for (; k < k1; k++) {
+                out[k * width + i] = in[i * ld + k]; out[k * width + i + 1] = in[(i + 1) * ld + k];
+                out[k * width + i + 2] = in[(i + 2) * ld + k]; out[k * width + i + 3] = in[(i + 3) * ld + k];
+            }
+        }
+        for (; i < width; i++) for (k = k0; k < k1; k++) out[k * width + i] = i < n ? in[i * ld + k] : 0;
+    }
 }
 
 /* c[rows,columns] = add + packed a times packed b; a tile that sticks out goes by way of a
