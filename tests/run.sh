@@ -4,6 +4,7 @@
 passed=0 failed=0 skipped=0
 data=../shared/data
 log=build/tests/log; mkdir -p build/tests
+OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY      # tiny loops on a busy machine: sleep, do not spin
 
 # a locale with decimal commas for tests/threads.c, where one can be made
 if [ ! -d build/locale ] && command -v localedef >/dev/null 2>&1; then
