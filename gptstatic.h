@@ -9201,7 +9201,7 @@ static gpts_status gptsi_reader_names(gptsi_reader *r)
 {
     static const gptsi_label outer[] = { "", "_orig_mod.", "module." }, inner[] = { "", "transformer." };
     size_t i, k, found = 0;
-    char name[96];
+    char name[128];
     for (i = 0; i < 3; i++)
         for (k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%s%swte.weight", outer[i], inner[k]);

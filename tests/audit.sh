@@ -55,6 +55,13 @@ if [ $part = all ] || [ $part = equations ]; then
         if [ -n "$where" ]; then pass; printf '  %-6s gptstatic.h:%-6s %s\n' "$n" "$line" "$where"
         else fail "$n at gptstatic.h:$line is named in no test"; fi
     done <$out/header
+    # a card names its test: tests/layers.c: norm_N1_N2
+    grep -ohE 'tests/[a-z_]+\.c:? [A-Za-z0-9_]+' gptstatic.h | tr -d : | sort -u >$out/cards
+    while read -r file test; do
+        if [ ! -f "$file" ]; then fail "a card names $file, which is not there"
+        elif grep -q "$test" "$file"; then pass
+        else fail "a card names $test in $file, which is not there"; fi
+    done <$out/cards
     for n in $(comm -13 $out/header $out/named); do fail "$n is named in $(awk -v n="$n" '$1 == n { printf "%s ", $2 }' $out/tests), but not in the header"; done
 fi
 

@@ -428,6 +428,36 @@ static void E55_a_learning_rate_of_1000_is_survived(void)
     gpts_model_free(&m);
 }
 
+static void E56_a_text_shorter_than_a_window_is_an_error(void)
+{
+    static const uint16_t text[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+    int32_t tokens[64], targets[64];
+    gpts_windows w;
+    uint64_t i;
+    int seen[3] = { 0, 0, 0 };
+    memset(&w, 0, sizeof w);
+    w.tokens = text; w.n = 4; w.T = 4; w.seed = 1;
+    t_status(gpts_windows_batch(&w, 0, 1, tokens, targets), GPTS_BAD_ARGUMENT);
+    w.n = 0;
+    t_status(gpts_windows_batch(&w, 0, 1, tokens, targets), GPTS_BAD_ARGUMENT);
+    w.n = 5;                                                     /* one window, exactly */
+    t_status(gpts_windows_batch(&w, 7, 2, tokens, targets), GPTS_OK);
+    for (i = 0; i < 8; i++) { t_equal(tokens[i], i % 4); t_equal(targets[i], i % 4 + 1); }
+    w.n = 9; w.T = 3;
+    for (i = 0; i < 40; i++) {
+        t_status(gpts_windows_batch(&w, i, 1, tokens, targets), GPTS_OK);
+        t_ok(tokens[0] >= 0 && tokens[0] <= 5);
+        t_equal(targets[2], tokens[0] + 3);
+    }
+    w.shuffled = 1; w.T = 4;                                     /* two disjoint windows, each once per pass */
+    for (i = 0; i < 20; i += 2) {
+        t_status(gpts_windows_batch(&w, i, 2, tokens, targets), GPTS_OK);
+        t_equal(tokens[0] + tokens[4], 4);
+        seen[tokens[0] / 4]++;
+    }
+    t_ok(seen[0] > 0 && seen[1] > 0);
+}
+
 /* ---- forward ------------------------------------------------------------------- */
 
 static void later_tokens_do_not_reach_earlier_logits(void)
@@ -842,6 +872,7 @@ int main(int argc, char **argv)
     T(E60_ten_updates_equal_five_and_a_resume_of_five);
     T(E55_a_NaN_names_step_and_tensor);
     T(E55_a_learning_rate_of_1000_is_survived);
+    T(E56_a_text_shorter_than_a_window_is_an_error);
     T(later_tokens_do_not_reach_earlier_logits);
     T(padding_does_not_change_a_row);
     T(E52_rows_without_a_token_give_zero_loss_and_gradient);
