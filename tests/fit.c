@@ -894,6 +894,86 @@ static void a_frozen_run_resumes_bit_for_bit(void)
     gpts_calibration_free(&c); gpts_trainer_free(&t); gpts_model_free(&m); gpts_trainer_free(&u); gpts_model_free(&n);
 }
 
+/* Any order of freezing, pruning, training and short runs: after each step cached logits equal
+   uncached ones, and the gradient is the loss's slope along a random direction (in double).    */
+static void decode_matches(gpts_model *m, size_t T)
+{
+    gpts_session s;
+    gpts_batch b;
+    gpts_real *logits = reals(T * V);
+    double worst = 0, scale = 1e-3;
+    size_t i, v, prefill = 1 + gpts_rng_below(&rng, T);
+    memset(&b, 0, sizeof b); memset(&s, 0, sizeof s);
+    b.tokens = calibration_tokens; b.B = 1; b.T = T;
+    t_status(gpts_model_forward(m, &b, logits, NULL), GPTS_OK);
+    t_status(gpts_session_init(&s, m, 1, T, NULL), GPTS_OK);
+    t_status(gpts_session_prefill(&s, calibration_tokens, prefill, NULL), GPTS_OK);
+    for (i = prefill - 1; i < T; i++) {
+        if (i >= prefill) t_status(gpts_session_decode(&s, calibration_tokens + i), GPTS_OK);
+        for (v = 0; v < V; v++) {
+            worst = fmax(worst, fabs((double)gpts_session_logits(&s, 0)[v] - (double)logits[i * V + v]));
+            scale = fmax(scale, fabs((double)logits[i * V + v]));
+        }
+    }
+    t_close(worst / scale, 0, sizeof(gpts_real) == 4 ? 2e-5 : 1e-11);
+    gpts_session_free(&s);
+    free(logits);
+}
+static void slope_matches(gpts_model *m, gpts_trainer *t, size_t T)
+{
+    static int32_t tokens[BATCH * LENGTH], targets[BATCH * LENGTH];
+    gpts_real *direction = reals(m->n_parameters + 64 * m->n_tensors);
+    gpts_batch b;
+    double slope = 0, up, down, h = 1e-5;
+    size_t i, k, n = 0, at, sign;
+    for (i = 0; i < BATCH * T; i++) { tokens[i] = text[(i * 3) % 4000]; targets[i] = text[(i * 3 + 1) % 4000]; n++; }
+    memset(&b, 0, sizeof b);
+    b.tokens = tokens; b.targets = targets; b.B = BATCH; b.T = T;
+    t_status(gpts_trainer_accumulate(t, &b, NULL), GPTS_OK);
+    for (i = 0, at = 0; i < m->n_tensors; i++) {
+        gpts_real *g = gpts_trainer_gradient(t, &m->tensors[i]);
+        for (k = 0; k < m->tensors[i].size; k++, at++) {
+            direction[at] = (gpts_real)(g ? gpts_rng_normal(&rng) : 0);
+            if (g) { slope += (double)g[k] * (double)direction[at]; g[k] = 0; }
+        }
+    }
+    t->loss_sum = 0; t->loss_count = 0; t->accumulated = 0;
+    for (sign = 0; sign < 3; sign++) {
+        for (i = 0, at = 0; i < m->n_tensors; i++) for (k = 0; k < m->tensors[i].size; k++, at++)
+            m->tensors[i].data[k] += (gpts_real)(sign == 1 ? -2 * h : h) * direction[at];
+        for (i = 0; i < LAYERS; i++) gptsi_static_discard(&m->layers[i].heads, &m->hooks);
+        if (sign < 2) t_status(gpts_model_forward(m, &b, NULL, sign ? &down : &up), GPTS_OK);
+    }
+    t_close(slope / (double)n, (up - down) / (2 * h), 1e-6 * (1 + fabs(slope) / (double)n));
+    free(direction);
+}
+static void any_order_of_operations_keeps_the_model_right(void)
+{
+    size_t run, step;
+    for (run = 0; run < 4; run++) {
+        gpts_model m;
+        gpts_trainer t;
+        setup(&m, &t, run % 2 ? GPTS_POSITION_ROPE : GPTS_POSITION_LEARNED, 3);
+        for (step = 0; step < 14; step++) {
+            size_t T = 1 + gpts_rng_below(&rng, LENGTH), what = gpts_rng_below(&rng, 3);
+            if (what < 2) {
+                gpts_calibration c;
+                gpts_freeze_options o = gpts_freeze_options_default();
+                memset(&c, 0, sizeof c);
+                t_status(gpts_calibrate(&c, &m, calibration_tokens, 3, LENGTH), GPTS_OK);
+                o.heads = 1; o.gate = -1; o.replacement = (gpts_replacement)gpts_rng_below(&rng, 4);
+                o.selector = (gpts_selector)gpts_rng_below(&rng, 6); o.seed = step;
+                t_status(gpts_freeze(&m, &t, &c, &o, NULL), GPTS_OK);
+                if (t_state.bad) printf("  %s\n", m.error);
+                gpts_calibration_free(&c);
+            } else train(&t, 2);
+            decode_matches(&m, T);
+            if (sizeof(gpts_real) == 8) slope_matches(&m, &t, T);
+        }
+        gpts_trainer_free(&t); gpts_model_free(&m);
+    }
+}
+
 /* Every allocation that fails: an error, nothing changed, nothing kept. */
 typedef struct budget { long left, live; } budget;
 static void *budget_allocate(void *context, size_t bytes)
@@ -966,6 +1046,7 @@ int main(int argc, char **argv)
     T(wrong_options_get_a_sentence);
     T(frozen_models_decode_to_the_same_logits);
     T(a_frozen_run_resumes_bit_for_bit);
+    T(any_order_of_operations_keeps_the_model_right);
     T(running_out_of_memory_changes_nothing);
     return t_end();
 }

@@ -316,6 +316,73 @@ static void strides_leave_the_other_columns_alone(void)
     free(v); free(y); free(dense); free(out); head_free(&h);
 }
 
+/* alpha = rho = 0 in linear form: the running mean, and its adjoint, the reversed sum of dy[i] / (i+1) */
+static void the_uniform_pattern_is_the_running_mean(void)
+{
+    static const size_t lengths[] = { 1, 7, 129, 1000 };
+    size_t k, i, d;
+    for (k = 0; k < 4; k++) {
+        enum { D = 3 };
+        size_t T = lengths[k], S = 5;
+        head h;
+        gpts_real *v = normal_reals(T * D), *y = reals(T * D), *dv = reals(T * D);
+        double sum[D] = { 0, 0, 0 };
+        head_make(&h, S, T, D, 0, 1, 1);
+        h.coef[0] = h.decay[0] = 1;
+        t_status(gptsi_static_prepare(&h.heads, T, NULL, NULL), GPTS_OK);
+        gptsi_static_forward(&h.heads, 0, T, v, D, y, D, h.scratch, gptsi_static_scratch(&h.heads));
+        gptsi_static_backward(&h.heads, 0, T, v, D, dv, D, h.scratch, gptsi_static_scratch(&h.heads));
+        for (i = 0; i < T; i++) for (d = 0; d < D; d++) {
+            sum[d] += (double)v[i * D + d];
+            t_close(y[i * D + d], sum[d] / (double)(i + 1), 1e-6 * (1 + fabs(sum[d] / (double)(i + 1))));
+        }
+        memset(sum, 0, sizeof sum);
+        for (i = T; i-- > 0;) for (d = 0; d < D; d++) {
+            sum[d] += (double)v[i * D + d] / (double)(i + 1);
+            t_close(dv[i * D + d], sum[d], 2e-6 * (1 + fabs(sum[d])));
+        }
+        free(v); free(y); free(dv); head_free(&h);
+    }
+}
+
+/* Far past the fit, where any index of 16 bits and any sum that drifts would show: against (P4) row by
+   row in double.                                                                                      */
+static void a_hundred_thousand_rows_stay_right(void)
+{
+    enum { S = 50, T = 100000, W = 3 };
+    gpts_heads heads;
+    gpts_real *alpha = normal_reals(S), *rho = normal_reals(S), *v = normal_reals(T), *y = reals(T), coef[2], decay[2];
+    int32_t start = W;
+    unsigned char *scratch;
+    double x[2] = { 0, 0 }, n[2] = { 0, 0 }, past = 0, worst = 0, *a = doubles(T);
+    size_t i, j, r;
+    memset(&heads, 0, sizeof heads);
+    coef[0] = (gpts_real)0.5; coef[1] = (gpts_real)0.01; decay[0] = (gpts_real)0.99; decay[1] = 1;
+    heads.H = heads.K = heads.n = 1; heads.D = 1; heads.S = S; heads.R = 2; heads.alpha = alpha; heads.rho = rho;
+    heads.tail_start = &start; heads.tail_coef = coef; heads.tail_decay = decay;
+    for (i = S - S / 4; i < S; i++) past += (double)alpha[i] / (double)(S / 4);
+    for (i = 0; i < T; i++) a[i] = exp(i < S ? (double)alpha[i] : past);
+    scratch = (unsigned char *)malloc(gptsi_static_scratch(&heads));
+    t_status(gptsi_static_prepare(&heads, T, NULL, NULL), GPTS_OK);
+    gptsi_static_forward(&heads, 0, T, v, 1, y, 1, scratch, gptsi_static_scratch(&heads));
+    for (i = 0; i < T; i++) {
+        double top = 0, bottom = 0;
+        for (r = 0; r < 2; r++) {
+            x[r] = x[r] * (double)decay[r] + (i >= W ? a[i - W] * (double)v[i - W] : 0);
+            n[r] = n[r] * (double)decay[r] + (i >= W ? a[i - W] : 0);
+            top += (double)coef[r] * x[r]; bottom += (double)coef[r] * n[r];
+        }
+        for (j = i < W ? 0 : i - W + 1; j <= i; j++) {
+            top += exp((double)rho[i - j]) * a[j] * (double)v[j];
+            bottom += exp((double)rho[i - j]) * a[j];
+        }
+        worst = fmax(worst, fabs(top / bottom - (double)y[i]));
+    }
+    t_close(worst, 0, sizeof(gpts_real) == 4 ? 1e-5 : 1e-12);
+    gptsi_static_discard(&heads, NULL);
+    free(alpha); free(rho); free(v); free(y); free(a); free(scratch);
+}
+
 static void an_exact_head_past_its_length_is_an_error(void)
 {
     head h;
@@ -410,6 +477,8 @@ int main(int argc, char **argv)
     T(decoding_equals_prefill);
     T(heads_of_both_forms_share_a_cache);
     T(strides_leave_the_other_columns_alone);
+    T(the_uniform_pattern_is_the_running_mean);
+    T(a_hundred_thousand_rows_stay_right);
     T(an_exact_head_past_its_length_is_an_error);
     T(a_tail_of_zeros_is_a_window);
     T(growing_past_the_fit_keeps_earlier_rows);
