@@ -2199,7 +2199,7 @@ typedef struct gptsi_head {
     size_t ld, ldy, T, D, padded;                             /* padded: D in whole vectors */
     gpts_real scale;
 } gptsi_head;
-enum { GPTSI_QUERIES = 96, GPTSI_KEYS = 96 };                 /* multiples of every tile's sides */
+enum { GPTSI_QUERIES = 96, GPTSI_KEYS = 192 };                 /* multiples of every tile's sides */
 
 static size_t gptsi_whole(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
@@ -2214,17 +2214,23 @@ static void gptsi_scale(gpts_real *x, size_t n, gpts_real scale)
     size_t i;
     for (i = 0; i < n; i++) x[i] *= scale;
 }
-/* c[m,n] = add + a b over whole tiles; a is packed in panels (as = rows) or read at stride as */
-static void gptsi_tiles(const gptsi_kernels *q, size_t m, size_t n, size_t K, const gpts_real *a, size_t as, size_t panel,
-                        const gpts_real *b, size_t bs, gpts_real *c, size_t cs, int accumulate)
+/* One row of tiles: c[rows, n0..n1-1] = (or +=) a b, over whole vectors.  Blocks on the
+   diagonal take only the part of it, or of K, that a query can see.                        */
+static void gptsi_tile_row(const gptsi_kernels *q, size_t n0, size_t n1, size_t K, const gpts_real *a, size_t as,
+                           const gpts_real *b, size_t bs, gpts_real *c, size_t cs, int accumulate)
 {
-    size_t i, j, W;
-    for (i = 0; i < m; i += q->rows)
-        for (j = 0; j < n; j += W * q->lanes) {
-            gpts_real *at = c + i * cs + j;
-            W = gptsi_panel(q, n - j);
-            q->tile[W - 1](K, a + i * panel, as, b + j, bs, at, cs, accumulate ? at : gptsi_zeros, accumulate ? cs : 0);
-        }
+    size_t W;
+    for (; n0 < n1; n0 += W * q->lanes) {
+        W = gptsi_panel(q, n1 - n0);
+        q->tile[W - 1](K, a, as, b + n0, bs, c + n0, cs, accumulate ? c + n0 : gptsi_zeros, accumulate ? cs : 0);
+    }
+}
+/* with i the first of a row of tiles: the queries of block i0 before key j0 + i, and the keys
+   of block j0 that queries up to i0 + i + rows - 1 see */
+static size_t gptsi_unseeing(size_t i0, size_t j0, size_t i) { return j0 + i > i0 ? j0 + i - i0 : 0; }
+static size_t gptsi_seen(const gptsi_kernels *q, size_t i0, size_t j0, size_t i, size_t nk)
+{
+    return i0 + i + q->rows < j0 ? 0 : gptsi_min(nk, i0 + i + q->rows - j0);
 }
 
 /* (A1) score[i,j] = scale q[i].k[j], j <= i;  lse[i] = ln sum_j exp score[i,j];
@@ -2251,12 +2257,15 @@ static void gptsi_head_forward(const gptsi_head *h, size_t i0, size_t n, gpts_re
         nk = gptsi_min(GPTSI_KEYS, i0 + n - j0);
         gptsi_pack_rows(h, k, h->k + j0 * h->ld, h->ld, nk);
         gptsi_pack(v, P, h->v + j0 * h->ld, h->ld, D, nk, 0);
-        gptsi_tiles(q, nk, nq, D, k, q->rows, D, qt, GPTSI_QUERIES, s, GPTSI_QUERIES, 0);
+        for (j = 0; j < nk; j += q->rows)
+            gptsi_tile_row(q, gptsi_unseeing(i0, j0, j) / q->lanes * q->lanes, nq, D, k + j * D, q->rows,
+                           qt, GPTSI_QUERIES, s + j * GPTSI_QUERIES, GPTSI_QUERIES, 0);
         for (j = 0; j < nk; j++)                              /* keys after the query */
             for (i = 0; i < n && i0 + i < j0 + j; i++) s[j * GPTSI_QUERIES + i] = (gpts_real)-HUGE_VAL;
         q->softmax(s, GPTSI_QUERIES, nk, nq, m, l, f);
         for (i = 0; i < n && j0; i++) if (!(f[i] >= 1)) gptsi_scale(o + i * P, P, f[i]);
-        gptsi_tiles(q, n, P, nk, s, GPTSI_QUERIES, 1, v, P, o, P, 1);
+        for (i = 0; i < n; i += q->rows)
+            gptsi_tile_row(q, 0, P, gptsi_seen(q, i0, j0, i, nk), s + i, GPTSI_QUERIES, v, P, o + i * P, P, 1);
     }
     for (i = 0; i < n; i++) {
         gpts_real scale = 1 / l[i];
@@ -2310,8 +2319,11 @@ static void gptsi_head_cells(const gptsi_head *h, const gptsi_blocks *x, size_t 
 {
     const gptsi_kernels *q = h->kernels;
     size_t i, whole = gptsi_whole(nk, gptsi_max(q->lanes, q->rows));
-    gptsi_tiles(q, nq, whole, h->D, x->qa, q->rows, h->D, x->kt, GPTSI_KEYS, x->p, GPTSI_KEYS, 0);
-    gptsi_tiles(q, nq, whole, h->D, x->ga, q->rows, h->D, x->vt, GPTSI_KEYS, x->ds, GPTSI_KEYS, 0);
+    for (i = 0; i < nq; i += q->rows) {
+        size_t n = gptsi_whole(gptsi_seen(q, i0, j0, i, nk), q->lanes);
+        gptsi_tile_row(q, 0, n, h->D, x->qa + i * h->D, q->rows, x->kt, GPTSI_KEYS, x->p + i * GPTSI_KEYS, GPTSI_KEYS, 0);
+        gptsi_tile_row(q, 0, n, h->D, x->ga + i * h->D, q->rows, x->vt, GPTSI_KEYS, x->ds + i * GPTSI_KEYS, GPTSI_KEYS, 0);
+    }
     for (i = 0; i < nq; i++) {
         gpts_real *p = x->p + i * GPTSI_KEYS, *ds = x->ds + i * GPTSI_KEYS;
         size_t seen = i0 + i < j0 ? 0 : gptsi_min(nk, i0 + i - j0 + 1);
@@ -2329,7 +2341,7 @@ static void gptsi_head_dq(const gptsi_head *h, const gptsi_blocks *x, size_t i0,
         for (d = 0; d < h->D; d += W * q->lanes) {
             gpts_real *dq = h->dq + (i0 + i) * h->ld + d;
             W = gptsi_panel(q, h->D - d);
-            gptsi_tile_edge(q, W, nk, x->dst + i, GPTSI_QUERIES, x->kb + d, h->padded, gptsi_min(q->rows, nq - i),
+            gptsi_tile_edge(q, W, gptsi_seen(q, i0, j0, i, nk), x->dst + i, GPTSI_QUERIES, x->kb + d, h->padded, gptsi_min(q->rows, nq - i),
                             gptsi_min(W * q->lanes, h->D - d), dq, h->ld, j0 ? dq : gptsi_zeros, j0 ? h->ld : 0);
         }
 }
@@ -2346,8 +2358,11 @@ static void gptsi_head_keys_backward(const gptsi_head *h, size_t j0, int fused, 
         nq = gptsi_min(GPTSI_QUERIES, h->T - i0);
         gptsi_pack_queries(h, &x, i0, nq);
         gptsi_head_cells(h, &x, i0, nq, j0, nk);
-        gptsi_tiles(q, nk, P, nq, x.p, GPTSI_KEYS, 1, x.gb, P, x.dv, P, 1);
-        gptsi_tiles(q, nk, P, nq, x.ds, GPTSI_KEYS, 1, x.qb, P, x.dk, P, 1);
+        for (j = 0; j < nk; j += q->rows) {
+            size_t i = gptsi_min(nq, gptsi_unseeing(i0, j0, j));
+            gptsi_tile_row(q, 0, P, nq - i, x.p + i * GPTSI_KEYS + j, GPTSI_KEYS, x.gb + i * P, P, x.dv + j * P, P, 1);
+            gptsi_tile_row(q, 0, P, nq - i, x.ds + i * GPTSI_KEYS + j, GPTSI_KEYS, x.qb + i * P, P, x.dk + j * P, P, 1);
+        }
         if (fused) gptsi_head_dq(h, &x, i0, nq, j0, nk);
     }
     for (j = 0; j < nk; j++) {
