@@ -776,8 +776,10 @@ GPTS_API gpts_status gpts_model_save_mapped(gpts_model *model, const char *path,
 
 /* ---- files: models, checkpoints, approximators, tokens ----------------------------------------- */
 
-/* Our own files, GPT-2 (Hugging Face names, `transformer.` or not, stored masks ignored)
-   and nanoGPT exports ([out,in] matrices, told by c_attn or c_fc; `_orig_mod.`).
+/* Our own files, GPT-2 (Hugging Face names, `transformer.` or not, stored masks ignored),
+   nanoGPT exports ([out,in] matrices, told by c_attn or c_fc; `_orig_mod.`), in one file or
+   by model.safetensors.index.json in shards, and llm.c's .bin.  What the file does not say
+   of the model is read from config.json in its folder.
    The model is untouched (zero) on failure.                                              */
 #define gpts_model_load(model, path, hooks) gpts_model_load_checked((model), (path), (hooks), GPTS_ABI)
 GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path, const gpts_hooks *hooks, uint32_t abi);
@@ -8134,9 +8136,13 @@ struct gpts_source {
     uint64_t bytes;
     size_t *by_name;                                          /* the tensors, sorted       */
     char *names;                                              /* what names point into     */
+    struct gptsi_part *parts; size_t n_parts, parts_room;     /* other files one behind another */
     char label[160];                                          /* for sentences             */
 };
 typedef struct gpts_source gptsi_source;
+
+/* A file whose buffer stands at `begin` of the whole: a shard of a model. */
+typedef struct gptsi_part { gpts_file file; uint64_t begin; char *name; } gptsi_part;
 
 #ifndef GPTS_NO_STDIO
 
@@ -8219,6 +8225,11 @@ static gpts_status gptsi_source_read(gptsi_source *source, uint64_t offset, void
         return gptsi_fail(error, GPTS_BAD_FILE, "%s ends at byte %llu, but %llu bytes are wanted from byte %llu on",
             source->label, (unsigned long long)source->bytes, (unsigned long long)n, (unsigned long long)offset);
     if (!n) return GPTS_OK;
+    if (source->parts) {                                      /* no tensor lies in two parts */
+        const gptsi_part *part = source->parts + source->n_parts;
+        do part--; while (part->begin > offset);
+        return gptsi_source_read(part->file.source, part->file.data_offset + (offset - part->begin), to, n, error);
+    }
     if (source->memory) { memcpy(to, source->memory + (size_t)offset, n); return GPTS_OK; }
 #ifndef GPTS_NO_STDIO
     errno = 0;
@@ -8523,6 +8534,7 @@ GPTS_API void gpts_file_close(gpts_file *file)
 {
     char error[GPTS_ERROR_BYTES];
     gpts_hooks hooks;
+    size_t i;
     if (!file) return;
     hooks = file->hooks;
     memcpy(error, file->error, sizeof error);
@@ -8530,6 +8542,11 @@ GPTS_API void gpts_file_close(gpts_file *file)
 #ifndef GPTS_NO_STDIO
         if (file->source->stream) fclose(file->source->stream);
 #endif
+        for (i = 0; i < file->source->n_parts; i++) {
+            gpts_file_close(&file->source->parts[i].file);
+            gptsi_delete(&hooks, file->source->parts[i].name);
+        }
+        gptsi_delete(&hooks, file->source->parts);
         gptsi_delete(&hooks, file->source->by_name);
         gptsi_delete(&hooks, file->source->names);
     }
@@ -9555,13 +9572,223 @@ static gpts_status gptsi_abi_check(uint32_t abi, char *error)
     return gptsi_fail(error, GPTS_MISMATCH, "the header included here and the implementation differ in version or GPTS_REAL");
 }
 
+/* ---- models in other containers: shards, llm.c --------------------------------------------
+   They become a gpts_file with GPT-2's names, which is then read like any other.           */
+
+static gpts_status gptsi_file_names(gpts_file *file)          /* sorts; a name twice is refused */
+{
+    size_t i;
+    file->source->by_name = GPTSI_NEW(&file->hooks, size_t, gptsi_max(1, file->n_tensors));
+    if (!file->source->by_name) return gptsi_no_memory(file->error, "a file's names", file->n_tensors, sizeof(size_t));
+    gptsi_sort(file->source->by_name, file->n_tensors, gptsi_name_before, file->tensors);
+    for (i = 1; i < file->n_tensors; i++) {
+        const gpts_file_tensor *t = &file->tensors[file->source->by_name[i]];
+        if (!gptsi_name_before(file->tensors, file->source->by_name[i - 1], file->source->by_name[i]))
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: tensor '%s' is there twice", file->source->label, gptsi_quote(t->name, t->name_bytes).text);
+    }
+    return GPTS_OK;
+}
+
+#ifndef GPTS_NO_STDIO
+/* The shard of this name, opened when it is first needed. */
+static gpts_status gptsi_shard(gpts_file *file, const char *path, size_t folder, const char *name, gptsi_part **part)
+{
+    gptsi_source *source = file->source;
+    void *grown = source->parts;
+    gpts_status status;
+    size_t i, n = strlen(name);
+    for (i = 0; i < source->n_parts; i++)
+        if (!strcmp(source->parts[i].name + folder, name)) { *part = &source->parts[i]; return GPTS_OK; }
+    if (!n || strpbrk(name, "/\\:"))
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: '%s' is no file beside it", source->label, gptsi_quote(name, n).text);
+    if (!gptsi_grow(&file->hooks, &grown, source->n_parts, &source->parts_room, sizeof **part))
+        return gptsi_no_memory(file->error, "a model's shards", source->n_parts, sizeof **part);
+    source->parts = (gptsi_part *)grown;
+    *part = &source->parts[source->n_parts];
+    memset(*part, 0, sizeof **part);
+    (*part)->name = GPTSI_NEW(&file->hooks, char, folder + n + 1);
+    if (!(*part)->name) return gptsi_no_memory(file->error, "a file's name", folder + n + 1, 1);
+    memcpy((*part)->name, path, folder);
+    memcpy((*part)->name + folder, name, n + 1);
+    (*part)->begin = source->bytes;
+    source->n_parts++;
+    status = gpts_file_open(&(*part)->file, (*part)->name, &file->hooks);
+    if (status != GPTS_OK) return gptsi_fail(file->error, status, "%s", (*part)->file.error);
+    source->bytes += (*part)->file.bytes - (*part)->file.data_offset;
+    return GPTS_OK;
+}
+
+/* model.safetensors.index.json: {"weight_map": {tensor: file}}; the rest of it is ignored. */
+static gpts_status gptsi_shards_read(gpts_file *file, const char *path, gptsi_json *j, char *name, size_t room)
+{
+    size_t folder, n, tensors_room = 0;
+    char shard[256];
+    for (folder = strlen(path); folder > 0 && path[folder - 1] != '/' && path[folder - 1] != '\\'; folder--) { }
+    if (!gptsi_json_take(j, '{')) return GPTS_BAD_FILE;
+    do {
+        const gpts_file_tensor *found;
+        gptsi_part *part;
+        void *grown = file->tensors;
+        if (!gptsi_json_string(j, name, room, &n) || !gptsi_json_take(j, ':')) return GPTS_BAD_FILE;
+        if (n != 10 || memcmp(name, "weight_map", 10)) {
+            if (!gptsi_json_skip(j)) return GPTS_BAD_FILE;
+            continue;
+        }
+        if (!gptsi_json_take(j, '{')) return GPTS_BAD_FILE;
+        do {
+            size_t length;
+            if (!gptsi_json_string(j, name, room, &n) || !gptsi_json_take(j, ':')) return GPTS_BAD_FILE;
+            if (!gptsi_json_string(j, shard, sizeof shard - 1, &length) || strlen(shard) < length) return GPTS_BAD_FILE;
+            GPTSI_TRY(gptsi_shard(file, path, folder, shard, &part));
+            found = gptsi_file_find(&part->file, name, n);
+            if (!found)
+                return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s: tensor '%s' is not in '%s'", file->source->label, gptsi_quote(name, n).text, shard);
+            grown = file->tensors;
+            if (!gptsi_grow(&file->hooks, &grown, file->n_tensors, &tensors_room, sizeof *found))
+                return gptsi_no_memory(file->error, "a model's tensors", file->n_tensors, sizeof *found);
+            file->tensors = (gpts_file_tensor *)grown;
+            file->tensors[file->n_tensors] = *found;
+            file->tensors[file->n_tensors].begin += part->begin;
+            file->tensors[file->n_tensors++].end += part->begin;
+        } while (gptsi_json_take(j, ','));
+        if (!gptsi_json_take(j, '}')) return GPTS_BAD_FILE;
+    } while (gptsi_json_take(j, ','));
+    if (!gptsi_json_take(j, '}')) return GPTS_BAD_FILE;
+    gptsi_json_space(j);
+    return j->at == j->end && file->n_tensors ? GPTS_OK : GPTS_BAD_FILE;
+}
+
+static gpts_status gptsi_shards_open(gpts_file *file, const char *path)
+{
+    char *text, *name;
+    size_t bytes;
+    gptsi_json j;
+    gpts_status status = gpts_read_file(path, &text, &bytes, &file->hooks, file->error);
+    if (status != GPTS_OK) return status;
+    name = GPTSI_NEW(&file->hooks, char, bytes + 1);
+    j.at = text; j.end = text + bytes; j.depth = 1;
+    if (!name) status = gptsi_no_memory(file->error, "an index of shards", bytes, 1);
+    else {
+        status = gptsi_shards_read(file, path, &j, name, bytes);
+        if (status == GPTS_BAD_FILE && !file->error[0])
+            gptsi_fail(file->error, status, "%s is no index of shards, {\"weight_map\": {\"tensor\": \"file\"}}", file->source->label);
+        if (status == GPTS_OK) status = gptsi_file_names(file);
+    }
+    gptsi_delete(&file->hooks, name);
+    gptsi_delete(&file->hooks, text);
+    return status;
+}
+
+/* llm.c's weights: 256 int32 (magic 20240326; version 3: F32, 5: BF16; positions, V, L, H, C,
+   rows of wte in the file), then each kind of tensor over all layers, Linear ones [out,in].
+   (github.com/karpathy/llm.c, train_gpt2.py: write_model)                                    */
+enum { GPTSI_LLMC_KINDS = 16 };
+static gpts_status gptsi_llmc_open(gpts_file *file)
+{
+    static const char *const kinds[GPTSI_LLMC_KINDS] = {
+        "wte.weight", "wpe.weight", "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+        "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias",
+        "ln_f.weight", "ln_f.bias"
+    };
+    gptsi_source *source = file->source;
+    unsigned char head[32];
+    uint64_t h[8], C, rows[GPTSI_LLMC_KINDS], columns[GPTSI_LLMC_KINDS], total = 0, at = 0;
+    size_t k, l, L, size, rank[GPTSI_LLMC_KINDS];
+    gptsi_text config;
+    char *name;
+    GPTSI_TRY(gptsi_source_read(source, 0, head, sizeof head, file->error));
+    for (k = 0; k < 8; k++) h[k] = gptsi_get32(head + 4 * k);
+    if (h[1] != 3 && h[1] != 5)
+        return gptsi_fail(file->error, GPTS_UNSUPPORTED, "%s: version %llu of llm.c's format, expected 3 or 5", source->label, (unsigned long long)h[1]);
+    for (k = 2; k < 8; k++)
+        if (!h[k] || h[k] > (k == 4 ? 65536u : (uint32_t)INT32_MAX) || (k == 7 && h[7] < h[3]))
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: number %lu of the header is %llu, which is out of range", source->label,
+                (unsigned long)k, (unsigned long long)h[k]);
+    C = h[6]; L = (size_t)h[4]; size = h[1] == 3 ? 4 : 2;
+    for (k = 0; k < GPTSI_LLMC_KINDS; k++) {
+        static const unsigned char out[GPTSI_LLMC_KINDS] = { 0, 0, 1, 1, 3, 3, 1, 1, 1, 1, 4, 4, 1, 1, 1, 1 };
+        static const unsigned char in[GPTSI_LLMC_KINDS] = { 1, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 0, 0, 0 };    /* 0: a vector */
+        rows[k] = k == 0 ? h[7] : k == 1 ? h[2] : out[k] * C;
+        columns[k] = in[k] ? in[k] * C : 1;
+        rank[k] = in[k] ? 2 : 1;
+        if (rows[k] > ((uint64_t)1 << 40) / columns[k]) return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: its sizes are too large", source->label);
+        total += rows[k] * columns[k] * (k < 2 || k > 13 ? 1 : L);
+    }
+    if (source->bytes != 1024 + total * size)
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s has %llu bytes, but its header asks for %llu", source->label,
+            (unsigned long long)source->bytes, (unsigned long long)(1024 + total * size));
+    file->bytes = source->bytes;
+    file->data_offset = 1024;
+    file->tensors = GPTSI_NEW(&file->hooks, gpts_file_tensor, 4 + 12 * L);
+    file->metadata = GPTSI_NEW(&file->hooks, gpts_file_pair, 1);
+    memset(&config, 0, sizeof config);
+    config.hooks = &file->hooks;
+    gptsi_text_add(&config, "{\"activation_function\":\"gelu_new\",\"tie_word_embeddings\":true,\"n_head\":");
+    gptsi_text_integer(&config, (int64_t)h[5]);
+    gptsi_text_bytes(&config, "}", 2);
+    l = config.n;
+    name = GPTSI_NEW(&file->hooks, char, gptsi_add(l, gptsi_mul(4 + 12 * L, 48)));
+    if (name && !config.failed) memcpy(name, config.data, l);
+    gptsi_delete(&file->hooks, config.data);
+    source->names = name;
+    if (!file->tensors || !file->metadata || !name || config.failed) return gptsi_no_memory(file->error, "a model's tensors", 4 + 12 * L, sizeof *file->tensors);
+    file->metadata[0].key = "config"; file->metadata[0].value = name;
+    file->n_metadata = 1;
+    name += l;
+    for (k = 0; k < GPTSI_LLMC_KINDS; k++) {
+        int layered = k >= 2 && k <= 13;
+        for (l = 0; l < (layered ? L : 1); l++) {
+            gpts_file_tensor *t = &file->tensors[file->n_tensors++];
+            if (layered) snprintf(name, 48, "h.%lu.%s", (unsigned long)l, kinds[k]);
+            else snprintf(name, 48, "%s", kinds[k]);
+            t->name = name; t->name_bytes = strlen(name);
+            name += t->name_bytes + 1;
+            t->dtype = size == 4 ? GPTS_F32 : GPTS_BF16;
+            t->rank = rank[k];
+            t->shape[0] = k == 0 ? h[3] : rows[k]; t->shape[1] = columns[k];      /* the padding of wte stays in the file */
+            t->count = t->shape[0] * columns[k];
+            t->begin = at; t->end = at + t->count * size;
+            at += rows[k] * columns[k] * size;
+        }
+    }
+    return gptsi_file_names(file);
+}
+
+/* Told by content: llm.c's magic, JSON, or else safetensors. */
+static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpts_hooks *hooks)
+{
+    unsigned char head[8] = { 0 }, magic[4];
+    uint64_t bytes;
+    FILE *stream;
+    gpts_status status;
+    memset(file, 0, sizeof *file);
+    GPTSI_TRY(gptsi_open(&stream, &bytes, path, file->error));
+    if (fread(head, 1, 8, stream) != 8) head[0] = 0;
+    memcpy(magic, head, 4);
+    fclose(stream);
+    if (memchr(head, 0, 8)) head[0] = 0;                      /* not JSON: every header of safetensors has a 0 here */
+    if (gptsi_get32(magic) != 20240326 && head[0] != '{') return gpts_file_open(file, path, hooks);
+    status = gptsi_file_begin(file, hooks);
+    if (status == GPTS_OK) {
+        snprintf(file->source->label, sizeof file->source->label, "'%s'", gptsi_path_end(path));
+        if (head[0] == '{') status = gptsi_shards_open(file, path);
+        else status = gptsi_open(&file->source->stream, &file->source->bytes, path, file->error);
+        if (status == GPTS_OK && head[0] != '{') status = gptsi_llmc_open(file);
+    }
+    if (status != GPTS_OK) gpts_file_close(file);
+    return status;
+}
+#else
+static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpts_hooks *hooks) { return gpts_file_open(file, path, hooks); }
+#endif
+
 GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path, const gpts_hooks *hooks, uint32_t abi)
 {
     gpts_file file;
     gpts_status status = gptsi_abi_check(abi, model->error);
     if (status != GPTS_OK) return status;
     memset(model, 0, sizeof *model);
-    status = gpts_file_open(&file, path, hooks);
+    status = gptsi_model_open(&file, path, hooks);
     if (status == GPTS_OK) status = gptsi_model_read(model, &file, path, hooks);
     else memcpy(model->error, file.error, sizeof file.error);
     gpts_file_close(&file);

@@ -530,6 +530,12 @@ static void numbers_in_a_comma_locale_are_the_same(void)
     remove(path);
 }
 
+static void write_bytes(const char *path, const void *data, size_t n)
+{
+    char error[GPTS_ERROR_BYTES];
+    t_status(gptsi_replace_file(path, data, n, NULL, error), GPTS_OK);
+}
+
 /* ---- other people's files -------------------------------------------------------------------- */
 
 /* Names, masks and a stored head as in the files of GPT-2; heads of 64 as its own. */
@@ -608,6 +614,116 @@ static void nanogpt_files_give_the_plain_models_logits(void)
         made_free();
         gpts_model_free(&m);
         gpts_model_free(&loaded);
+    }
+}
+
+/* One model in three files under an index. */
+static void shards_are_one_model(void)
+{
+    static const char *const index = "build/tests/io_shards.index.json";
+    gpts_model m, loaded;
+    gptsi_text text;
+    char error[GPTS_ERROR_BYTES], name[64];
+    size_t i, k;
+    plain_model(&m, 29, 128, 2, 1);
+    round_to_float(&m);
+    made_model(&m, "transformer.", 0);
+    memset(&text, 0, sizeof text);
+    gptsi_text_add(&text, "{\"metadata\": {\"total_size\": 5},\n \"weight_map\": {");
+    for (k = 0; k < 3; k++) {
+        gpts_file_entry part[MOST];
+        size_t n = 0;
+        for (i = k; i < made.n; i += 3) {
+            part[n++] = made.entries[i];
+            snprintf(name, sizeof name, "%s\"%.50s\": ", n + k > 1 ? ",\n" : "", made.names[i]);
+            gptsi_text_add(&text, name);
+            snprintf(name, sizeof name, "\"io_shard%d_%d.safetensors\"", (int)k, (int)sizeof(gpts_real));
+            gptsi_text_add(&text, name);
+        }
+        snprintf(name, sizeof name, "io_shard%d", (int)k);
+        t_status(gpts_file_write(scratch(name), part, n, NULL, 0, NULL, error), GPTS_OK);
+    }
+    gptsi_text_add(&text, "}}\n");
+    t_status(gptsi_replace_file(index, text.data, text.n, NULL, error), GPTS_OK);
+    t_status(gpts_model_load(&loaded, index, NULL), GPTS_OK);
+    if (t_state.bad) printf("  %s\n", loaded.error);
+    else { same_models(&m, &loaded); same_logits(&m, &loaded, 16); }
+    gpts_model_free(&loaded);
+    remove(scratch("io_shard1"));
+    t_status(gpts_model_load(&loaded, index, NULL), GPTS_IO);
+    t_says(loaded.error, "io_shard1");
+    t_status(gptsi_replace_file(index, "{\"weight_map\":{\"a\":\"../secret\"}}", 33, NULL, error), GPTS_OK);
+    t_status(gpts_model_load(&loaded, index, NULL), GPTS_BAD_FILE);
+    t_says(loaded.error, "'../secret' is no file beside it");
+    t_status(gptsi_replace_file(index, text.data, text.n - 3, NULL, error), GPTS_OK);
+    t_status(gpts_model_save(&m, scratch("io_shard1")), GPTS_OK);
+    t_status(gpts_model_load(&loaded, index, NULL), GPTS_NOT_FOUND);      /* in the wrong names */
+    t_says(loaded.error, "is not in 'io_shard1");
+    t_status(gptsi_replace_file(index, "{\"a\": [1, 2, 3]}", 16, NULL, error), GPTS_OK);
+    t_status(gpts_model_load(&loaded, index, NULL), GPTS_BAD_FILE);
+    t_says(loaded.error, "no index of shards");
+    for (k = 0; k < 3; k++) { snprintf(name, sizeof name, "io_shard%d", (int)k); remove(scratch(name)); }
+    remove(index);
+    gpts_release(NULL, text.data);
+    made_free();
+    gpts_model_free(&m);
+}
+
+/* llm.c's weights of both versions: wte padded to 128 rows, every kind over all layers. */
+static void llmc_files_give_the_plain_models_logits(void)
+{
+    static const char *const kinds_in_order[] = { "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
+        "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias" };
+    int half;
+    for (half = 0; half < 2; half++) {
+        static unsigned char file[1 << 19];
+        static const uint32_t head[8] = { 20240326, 3, 16, 29, 2, 3, 24, 128 };
+        gpts_model m, loaded;
+        size_t n = 1024, i, k, size = half ? 2 : 4, l, r, c;
+        const char *path = scratch("io_llmc");
+        plain_model(&m, 29, 24, 3, 1);
+        for (i = 0; i < m.n_tensors; i++) for (k = 0; k < m.tensors[i].size; k++) {
+            gpts_real *x = &m.tensors[i].data[k];
+            *x = half ? (gpts_real)gptsi_float(gptsi_to_bf16((double)*x) << 16) : as_float(*x);
+        }
+        memset(file, 0, sizeof file);
+        for (i = 0; i < 8; i++) gptsi_put(file + 4 * i, i == 1 && half ? 5 : head[i], 4);
+#define PUT(x) do { double x_ = (double)(x); gptsi_put(file + n, half ? gptsi_to_bf16(x_) : gptsi_float_bits(x_, 0), size); n += size; } while (0)
+#define PUT_ALL(name_) do { const gpts_tensor *t_ = gpts_model_tensor(&m, name_); for (k = 0; k < t_->size; k++) PUT(t_->data[k]); } while (0)
+        PUT_ALL("wte.weight");
+        n += (128 - 29) * 24 * size;
+        PUT_ALL("wpe.weight");
+        for (i = 0; i < 12; i++) for (l = 0; l < 2; l++) {
+            char name[64];
+            const gpts_tensor *t;
+            snprintf(name, sizeof name, "h.%d.%s", (int)l, kinds_in_order[i]);
+            t = gpts_model_tensor(&m, name);
+            if (t->rank == 1) PUT_ALL(name);
+            else for (c = 0; c < t->columns; c++) for (r = 0; r < t->rows; r++) PUT(t->data[r * t->columns + c]);
+        }
+        PUT_ALL("ln_f.weight");
+        PUT_ALL("ln_f.bias");
+#undef PUT
+#undef PUT_ALL
+        write_bytes(path, file, n);
+        t_status(gpts_model_load(&loaded, path, NULL), GPTS_OK);
+        if (t_state.bad) { printf("  %s\n", loaded.error); return; }
+        same_models(&m, &loaded);
+        same_logits(&m, &loaded, 16);
+        gpts_model_free(&loaded);
+        gpts_model_free(&m);
+        write_bytes(path, file, n - 1);
+        t_status(gpts_model_load(&loaded, path, NULL), GPTS_BAD_FILE);
+        t_says(loaded.error, "its header asks for");
+        gptsi_put(file + 16, 0xFFFFFFFF, 4);
+        write_bytes(path, file, n);
+        t_status(gpts_model_load(&loaded, path, NULL), GPTS_BAD_FILE);
+        gptsi_put(file + 4, 2, 4);
+        write_bytes(path, file, n);
+        t_status(gpts_model_load(&loaded, path, NULL), GPTS_UNSUPPORTED);
+        write_bytes(path, file, 20);
+        t_status(gpts_model_load(&loaded, path, NULL), GPTS_BAD_FILE);
+        remove(path);
     }
 }
 
@@ -1079,11 +1195,6 @@ static void recordings_come_back(void)
     remove(path);
 }
 
-static void write_bytes(const char *path, const void *data, size_t n)
-{
-    char error[GPTS_ERROR_BYTES];
-    t_status(gptsi_replace_file(path, data, n, NULL, error), GPTS_OK);
-}
 static void tokens_come_back(void)
 {
     static uint16_t ids[] = { 0, 1, 513, 65535 };
@@ -1147,6 +1258,8 @@ int main(int argc, char **argv)
     T(gpt2_files_give_the_plain_models_logits);
     T(an_untied_head_is_seen_in_the_file);
     T(nanogpt_files_give_the_plain_models_logits);
+    T(shards_are_one_model);
+    T(llmc_files_give_the_plain_models_logits);
     T(halves_and_doubles_load);
     T(a_config_beside_the_file_is_read);
     T(exported_models_load_with_their_config);

@@ -13,6 +13,7 @@ import transformers
 from transformers import GPT2Config, GPT2LMHeadModel
 
 transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
 
 work = tempfile.mkdtemp()
 program = os.path.join(work, "logits")
@@ -73,6 +74,33 @@ for l in range(3):
     tensors[f"h.{l}.attn.masked_bias"] = torch.tensor(-1e4)
 save_file(tensors, os.path.join(folder("hub"), "model.safetensors"), metadata={"format": "pt"})
 check("safetensors -> gptstatic, the hub's GPT-2 names", ours(os.path.join(work, "hub", "model.safetensors")), theirs(model), 2e-6)
+
+# shards under an index
+model.save_pretrained(folder("shards"), max_shard_size="300KB")
+assert len(os.listdir(folder("shards"))) > 3
+check("transformers -> gptstatic, shards", ours(os.path.join(work, "shards", "model.safetensors.index.json")), theirs(model), 2e-6)
+
+# llm.c's .bin, written as its train_gpt2.py lays it out
+for version, dtype in ((3, torch.float32), (5, torch.bfloat16)):
+    header = np.zeros(256, dtype=np.int32)
+    header[:8] = (20240326, version, 32, 61, 3, 2, 128, 128)
+    state, blob = model.state_dict(), []
+    put = lambda t: blob.append(t.detach().to(dtype).contiguous().view(torch.uint8).numpy().tobytes())
+    put(torch.cat((state["transformer.wte.weight"], torch.zeros(67, 128))))
+    put(state["transformer.wpe.weight"])
+    for kind in ("ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
+                 "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"):
+        for l in range(3):
+            t = state[f"transformer.h.{l}.{kind}"]
+            put(t.t() if t.dim() == 2 else t)
+    put(state["transformer.ln_f.weight"])
+    put(state["transformer.ln_f.bias"])
+    path = os.path.join(work, f"llmc{version}.bin")
+    open(path, "wb").write(header.tobytes() + b"".join(blob))
+    rounded = gpt2()
+    with torch.no_grad():
+        for k, p in rounded.named_parameters(): p.copy_(state[k].to(dtype).float())
+    check(f"llm.c version {version} -> gptstatic", ours(path), theirs(rounded), 2e-6)
 
 # halves in and out
 for dtype in ("F16", "BF16"):
