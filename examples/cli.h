@@ -73,7 +73,19 @@ typedef struct cli_flag {
 #define CLI_SWITCH(name, variable, help) { name, CLI_KIND_SWITCH, &(variable), 0, 0, help }
 #define CLI_END { NULL, CLI_KIND_END, NULL, 0, 0, NULL }
 
-enum { CLI_DATA = 1, CLI_MODEL = 2, CLI_GPU = 4 };        /* flags that only some programs have */
+/* Groups of flags that only some programs have. */
+enum { CLI_DATA = 1, CLI_MODEL = 2, CLI_GPU = 4, CLI_SHAPE = 8, CLI_TRAIN = 16 };
+
+/* CLI_SHAPE: a new model; CLI_TRAIN: how it learns.  Programs may change the defaults. */
+static struct {
+    int64_t layers, heads, width, inner;
+    const char *position, *activation, *norm;
+    int bias, untied;
+} cli_shape = { 4, 4, 128, -1, "learned", "gelu", "layer", 0, 0 };
+static struct {
+    int64_t context, batch, updates, warmup, eval_windows;
+    double lr, min_lr, beta2, decay, clip, dropout;
+} cli_train = { 128, 12, 400, -1, 128, 1e-3, 1e-4, 0.99, 0.1, 1.0, 0.0 };
 
 static struct {
     const char *program, *about;
@@ -249,6 +261,30 @@ static const cli_flag cli_data_flags[] = {
     CLI_INT("vocabulary", cli.vocabulary, 256, 65536, "size of a trained bpe"),
     CLI_REAL("validation", cli.validation, 0.001, 0.9, "last part of the text that is kept for validation"),
     CLI_END };
+static const cli_flag cli_shape_flags[] = {
+    CLI_INT("layers", cli_shape.layers, 0, 1000, "layers"),
+    CLI_INT("heads", cli_shape.heads, 1, 1024, "heads a layer; divides the width"),
+    CLI_INT("width", cli_shape.width, 1, 65536, "channels"),
+    CLI_INT("inner", cli_shape.inner, -1, 262144, "inner width of the MLP; -1: four times the width, 0: no MLP"),
+    CLI_TEXT("position", cli_shape.position, "learned, rope or none"),
+    CLI_TEXT("activation", cli_shape.activation, "gelu, gelu_new or relu"),
+    CLI_TEXT("norm", cli_shape.norm, "layer or none"),
+    CLI_SWITCH("bias", cli_shape.bias, "biases in linear layers and norms"),
+    CLI_SWITCH("untied", cli_shape.untied, "output matrix of its own"),
+    CLI_END };
+static const cli_flag cli_train_flags[] = {
+    CLI_INT("context", cli_train.context, 0, 1048576, "tokens of a window; 0: as many as the model has positions"),
+    CLI_INT("batch", cli_train.batch, 1, 65536, "windows of a batch"),
+    CLI_INT("updates", cli_train.updates, 0, 1000000000, "updates"),
+    CLI_REAL("lr", cli_train.lr, 0, 10, "peak learning rate"),
+    CLI_REAL("min-lr", cli_train.min_lr, 0, 10, "learning rate at the end of the cosine"),
+    CLI_INT("warmup", cli_train.warmup, -1, 1000000000, "updates of warm-up; -1: a twentieth of all"),
+    CLI_REAL("beta2", cli_train.beta2, 0, 0.999999, "AdamW's second decay"),
+    CLI_REAL("decay", cli_train.decay, 0, 10, "weight decay"),
+    CLI_REAL("clip", cli_train.clip, 0, 1e9, "largest norm of the gradient; 0: any"),
+    CLI_REAL("dropout", cli_train.dropout, 0, 0.99, "dropout"),
+    CLI_INT("eval-windows", cli_train.eval_windows, 0, 1000000, "windows of an evaluation; 0: the whole validation text"),
+    CLI_END };
 static const cli_flag cli_model_flags[] = { CLI_TEXT("model", cli.model, "a .safetensors model"), CLI_END };
 static const cli_flag cli_gpu_flags[] = { CLI_SWITCH("gpu", cli.gpu, "run on the first NVIDIA GPU (builds with CUDA only)"), CLI_END };
 
@@ -292,11 +328,13 @@ static inline void cli_help_flags(const cli_flag *flag)
 static inline void cli_begin(int argc, char **argv, const char *program, const char *about, int groups,
                              const cli_flag *own, const char *keys)
 {
-    const cli_flag *sets[5];
+    const cli_flag *sets[8];
     int n_sets = 0, s, i;
     cli.program = program;
     cli.about = about;
     sets[n_sets++] = own;
+    if (groups & CLI_SHAPE) sets[n_sets++] = cli_shape_flags;
+    if (groups & CLI_TRAIN) sets[n_sets++] = cli_train_flags;
     if (groups & CLI_DATA) sets[n_sets++] = cli_data_flags;
     if (groups & CLI_MODEL) sets[n_sets++] = cli_model_flags;
     if (groups & CLI_GPU) sets[n_sets++] = cli_gpu_flags;
@@ -306,11 +344,11 @@ static inline void cli_begin(int argc, char **argv, const char *program, const c
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             printf("%s - %s\n\n", program, about);
             for (s = 0; s < n_sets; s++) {
-                if (s == 1) printf("\n");
                 cli_help_flags(sets[s]);
+                if (sets[s]->kind != CLI_KIND_END) printf("\n");
             }
-            printf("\nkeys of --json: program seed%s%s\n", keys[0] ? " " : "", keys);
-            exit(fflush(stdout) ? 1 : 0);
+            printf("keys of --json: program seed%s%s\n", keys[0] ? " " : "", keys);
+            exit(fflush(stdout) != 0 || ferror(stdout));
         }
     for (i = 1; i < argc; i++) {
         const char *name = argv[i], *value = strchr(name, '=');
@@ -353,6 +391,43 @@ static inline void cli_begin(int argc, char **argv, const char *program, const c
 #ifndef GPTS_CUDA
     if (cli.gpu) cli_fail("this build has no CUDA: --gpu needs the programs that `make gpu` builds");
 #endif
+}
+
+/* The settings of a new model, and of its training, as the flags say. */
+static inline gpts_config cli_config(int32_t vocabulary, int64_t positions)
+{
+    static const char *const position[] = { "learned", "rope", "none" }, *const activation[] = { "gelu_new", "gelu", "relu" },
+                      *const norm[] = { "layer", "none" };
+    gpts_config config = gpts_config_default();
+    if (cli_shape.width % cli_shape.heads)
+        cli_fail("--heads %lld does not divide --width %lld", (long long)cli_shape.heads, (long long)cli_shape.width);
+    config.vocab_size = vocabulary;
+    config.n_positions = positions;
+    config.n_layer = cli_shape.layers;
+    config.n_head = cli_shape.heads;
+    config.n_embd = cli_shape.width;
+    config.n_inner = cli_shape.inner;
+    config.position = (gpts_position)cli_choice("--position", cli_shape.position, position, 3);
+    config.activation = (gpts_activation)cli_choice("--activation", cli_shape.activation, activation, 3);
+    config.approx_activation = config.activation;
+    config.norm = (gpts_norm)cli_choice("--norm", cli_shape.norm, norm, 2);
+    config.bias = cli_shape.bias;
+    config.tie_word_embeddings = !cli_shape.untied;
+    return config;
+}
+static inline gpts_train_options cli_options(int64_t seed)
+{
+    gpts_train_options options = gpts_train_options_default();
+    options.learning_rate = cli_train.lr;
+    options.min_learning_rate = cli_train.min_lr < cli_train.lr ? cli_train.min_lr : cli_train.lr;
+    options.warmup = (uint64_t)(cli_train.warmup < 0 ? cli_train.updates / 20 : cli_train.warmup);
+    options.total = (uint64_t)cli_train.updates;
+    options.beta2 = cli_train.beta2;
+    options.weight_decay = cli_train.decay;
+    options.clip = cli_train.clip;
+    options.dropout = cli_train.dropout;
+    options.seed = (uint64_t)seed;
+    return options;
 }
 
 /* After a model is made or loaded: the device of --gpu, or nothing to do. */
@@ -509,7 +584,7 @@ static inline int cli_end(void)
     }
     free(cli.json_text);
     cli.json_text = NULL;
-    if (fflush(stdout) != 0) cli_fail("cannot write to the standard output: %s", strerror(errno));
+    if (fflush(stdout) != 0 || ferror(stdout)) cli_fail("cannot write to the standard output: %s", errno ? strerror(errno) : "it is full or closed");
     return 0;
 }
 

@@ -18,7 +18,7 @@ static gpts_status hello(gpts_model *model, const char *text)
     gpts_train_options options = gpts_train_options_default();
     gpts_trainer trainer = {0};
     gpts_status status;
-    int32_t tokens[8 * 32], targets[8 * 32];
+    int32_t tokens[4 * 64], targets[4 * 64];
     size_t i, n = strlen(text), step;
     config.vocab_size = 256;
     config.n_positions = 64;
@@ -28,12 +28,12 @@ static gpts_status hello(gpts_model *model, const char *text)
     status = gpts_model_init(model, &config, (uint64_t)cli.seed, &cli.hooks);
     if (status == GPTS_OK) status = gpts_trainer_init(&trainer, model, &options);
     for (step = 0; status == GPTS_OK && step < 150; step++) {
-        for (i = 0; i < 8 * 32; i++) {                     /* 8 windows of 32 bytes */
-            size_t at = (step * 7 + i / 32 * 19 + i % 32) % n;
+        for (i = 0; i < 4 * 64; i++) {                     /* 4 windows of 64 bytes */
+            size_t at = (step * 7 + i / 64 * 29 + i % 64) % n;
             tokens[i] = (unsigned char)text[at];
             targets[i] = (unsigned char)text[(at + 1) % n];
         }
-        status = gpts_trainer_update(&trainer, tokens, targets, 8, 32, NULL);
+        status = gpts_trainer_update(&trainer, tokens, targets, 4, 64, NULL);
     }
     gpts_trainer_free(&trainer);
     return status;

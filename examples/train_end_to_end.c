@@ -22,30 +22,17 @@ enum { BASE, HYBRID, REMOVED, MEAN, RANDOM, SHALLOW, TUNED, ARMS };
 static const char *const arm_names[ARMS] = { "base", "hybrid", "removed", "mean", "random", "shallow", "tuned" };
 
 static const char *arms = "base,hybrid,removed,mean,random,shallow", *seeds = NULL, *layers_replaced = NULL;
-static int64_t updates = 400, batch = 12, context = 0, warmup = -1, eval_windows = 128;
-static double lr = 1e-3, min_lr = 1e-4, beta2 = 0.99, decay = 0.1, clip = 1.0, dropout = 0;
 
 static const cli_flag flags[] = {
     CLI_TEXT("arms", arms, "which to train"),
     CLI_TEXT("seeds", seeds, "several seeds, as 1337,1338,1339 (default: --seed)"),
     CLI_TEXT("layers-replaced", layers_replaced, "layers from 0, as 2,3 (default: those that OUT has approximators for)"),
-    CLI_INT("updates", updates, 1, 1000000000, "updates of each arm"),
-    CLI_INT("batch", batch, 1, 65536, "windows of an update"),
-    CLI_INT("context", context, 0, 1048576, "tokens of a window; 0: the model's context"),
-    CLI_REAL("lr", lr, 0, 10, "peak learning rate"),
-    CLI_REAL("min-lr", min_lr, 0, 10, "learning rate at the end"),
-    CLI_INT("warmup", warmup, -1, 1000000000, "updates of warm-up; -1: a twentieth of all"),
-    CLI_REAL("beta2", beta2, 0, 0.999999, "AdamW's second decay"),
-    CLI_REAL("decay", decay, 0, 10, "weight decay"),
-    CLI_REAL("clip", clip, 0, 1e9, "largest norm of the gradient; 0: any"),
-    CLI_REAL("dropout", dropout, 0, 0.99, "dropout"),
-    CLI_INT("eval-windows", eval_windows, 0, 1000000, "windows of an evaluation; 0: the whole validation text"),
     CLI_END };
 
 static corpus_tokens data;
 static const char *model_path;
 static int64_t replaced[CLI_LIST];
-static size_t n_replaced, T;
+static size_t n_replaced, T, batch;
 
 /* Puts into `layer` what the arm has there instead of attention, frozen. */
 static void replace(gpts_model *model, gpts_trainer *trainer, int arm, size_t layer, int64_t seed)
@@ -78,15 +65,15 @@ static outcome run_arm(int arm, int64_t seed, const gpts_config *base_config)
 {
     gpts_model model = {0};
     gpts_trainer trainer = {0};
-    gpts_train_options options = gpts_train_options_default();
+    gpts_train_options options = cli_options(seed);
     gpts_config config = *base_config;
     gpts_windows windows = {0};
     outcome result = {0};
     char what[48], path[CLI_PATH];
-    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * T), *targets = CLI_NEW(int32_t, (size_t)batch * T);
+    int32_t *tokens = CLI_NEW(int32_t, batch * T), *targets = CLI_NEW(int32_t, batch * T);
     double loss, began, paused;
     size_t i;
-    int64_t step;
+    int64_t step, updates = cli_train.updates, windows_drawn = 0;
     int tenth = 0;
 
     if (arm == SHALLOW) config.n_layer -= (int64_t)n_replaced;
@@ -94,15 +81,6 @@ static outcome run_arm(int arm, int64_t seed, const gpts_config *base_config)
     else CLI_TRY(gpts_model_init(&model, &config, (uint64_t)seed, &cli.hooks), model.error);
     for (i = 0; i < n_replaced && arm != BASE && arm != SHALLOW; i++) replace(&model, NULL, arm, (size_t)replaced[i], seed);
     cli_place(&model);
-    options.learning_rate = lr;
-    options.min_learning_rate = min_lr < lr ? min_lr : lr;
-    options.warmup = (uint64_t)(warmup < 0 ? updates / 20 : warmup);
-    options.total = (uint64_t)updates;
-    options.beta2 = beta2;
-    options.weight_decay = decay;
-    options.clip = clip;
-    options.dropout = dropout;
-    options.seed = (uint64_t)seed;
     CLI_TRY(gpts_trainer_init(&trainer, &model, &options), trainer.error);
 
     windows.tokens = data.train;
@@ -112,15 +90,16 @@ static outcome run_arm(int arm, int64_t seed, const gpts_config *base_config)
     snprintf(what, sizeof what, "%s, seed %lld", arm_names[arm], (long long)seed);
     began = cli_now();
     for (step = 0; step < updates; step++) {
-        CLI_TRY(gpts_windows_batch(&windows, (uint64_t)(step * batch), (size_t)batch, tokens, targets), "a window does not fit the data");
-        CLI_TRY(gpts_trainer_update(&trainer, tokens, targets, (size_t)batch, T, &loss), trainer.error);
+        CLI_TRY(gpts_windows_batch(&windows, (uint64_t)windows_drawn, batch, tokens, targets), "a window does not fit the data");
+        windows_drawn += (int64_t)batch;
+        CLI_TRY(gpts_trainer_update(&trainer, tokens, targets, batch, T, &loss), trainer.error);
         for (paused = cli_now(); tenth < 10 && (step + 1) * 10 >= updates * (tenth + 1); tenth++)
-            result.at[tenth] = corpus_loss(&model, &data, T, eval_windows ? (size_t)(eval_windows + 3) / 4 : 32, (size_t)batch);
+            result.at[tenth] = corpus_loss(&model, &data, T, cli_train.eval_windows ? (size_t)(cli_train.eval_windows + 3) / 4 : 32, batch);
         began += cli_now() - paused;          /* the seconds are those of training */
         cli_progress(what, (uint64_t)step + 1, (uint64_t)updates, "loss %.3f", loss);
     }
     result.seconds = cli_now() - began;
-    result.loss = corpus_loss(&model, &data, T, (size_t)eval_windows, (size_t)batch);
+    result.loss = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, batch);
     result.trained = trainer.n_trainable;
     result.all = model.n_parameters;
     if (arm == HYBRID) CLI_TRY(gpts_model_save(&model, cli_path(path, "hybrid_model.safetensors")), model.error);
@@ -140,8 +119,9 @@ int main(int argc, char **argv)
     outcome *runs, last[ARMS];
     gpts_model base = {0};
     int has_base = 0;
+    cli_train.context = 0;
     cli_begin(argc, argv, "train_end_to_end", "Trains a hybrid around frozen approximators, beside the base model and controls.",
-              CLI_DATA | CLI_MODEL | CLI_GPU, flags,
+              CLI_TRAIN | CLI_DATA | CLI_MODEL | CLI_GPU, flags,
               "layers_replaced updates seeds\n"
               "  per arm: val_loss_ARM val_loss_ARM_spread val_loss_ARM_SEED trained_parameters_ARM parameters_ARM seconds_ARM");
     n_arms = cli_words("--arms", arms, arm_names, ARMS, chosen);
@@ -155,15 +135,19 @@ int main(int argc, char **argv)
     CLI_TRY(gpts_model_load(&base, model_path, &cli.hooks), base.error);
     corpus_open(&data);
     corpus_match(&data, &base, model_path);
-    if (context > base.config.n_positions) cli_fail("--context %lld is more than the %lld positions of %s", (long long)context,
+    if (cli_train.context > base.config.n_positions) cli_fail("--context %lld is more than the %lld positions of %s", (long long)cli_train.context,
                                                     (long long)base.config.n_positions, model_path);
-    T = (size_t)(context ? context : base.config.n_positions);
+    T = (size_t)(cli_train.context ? cli_train.context : base.config.n_positions);
+    batch = (size_t)cli_train.batch;
     corpus_need(&data, (int64_t)T);
     if (layers_replaced) n_replaced = cli_list("--layers-replaced", layers_replaced, 0, (double)base.config.n_layer - 1, replaced);
     else
         for (i = 0; i < (size_t)base.config.n_layer && n_replaced < CLI_LIST; i++)
             if (cli_exists(cli_path(path, "approximator_L%d.safetensors", (int)i))) replaced[n_replaced++] = (int64_t)i;
     if (!n_replaced) cli_fail("%s has no approximators: run train_approximators first", cli.out);
+    for (i = 0; i < n_replaced; i++)
+        if (!cli_exists(cli_path(path, "approximator_L%d.safetensors", (int)replaced[i])))
+            cli_fail("there is no %s: run train_approximators --layers-replaced first", path);
 
     runs = CLI_NEW(outcome, n_arms * n_seeds);
     for (s = 0; s < n_seeds; s++)
@@ -171,7 +155,7 @@ int main(int argc, char **argv)
 
     for (i = 0; i < n_replaced && strlen(label) < 50; i++) snprintf(label + strlen(label), sizeof label - strlen(label), "%s%d", i ? "," : "", (int)replaced[i]);
     cli_json_text("layers_replaced", label);
-    cli_json_real("updates", (double)updates);
+    cli_json_real("updates", (double)cli_train.updates);
     cli_json_real("seeds", (double)n_seeds);
     for (a = 0; a < n_arms; a++) {
         const char *arm = arm_names[chosen[a]];
@@ -190,7 +174,7 @@ int main(int argc, char **argv)
     }
     for (a = 0; a < n_arms; a++) if (chosen[a] == BASE) has_base = (int)a + 1;
 
-    cli_say("\nattention replaced in layers %s; %lld updates, %llu seed%s\n", label, (long long)updates, (unsigned long long)n_seeds, n_seeds > 1 ? "s" : "");
+    cli_say("\nattention replaced in layers %s; %lld updates, %llu seed%s\n", label, (long long)cli_train.updates, (unsigned long long)n_seeds, n_seeds > 1 ? "s" : "");
     cli_say("arm        val loss  spread  against base  trained parameters\n");
     for (a = 0; a < n_arms; a++) {
         cli_say("%-9s %9.4f", arm_names[chosen[a]], mean[a]);
@@ -201,14 +185,14 @@ int main(int argc, char **argv)
 
     plot_begin("hybrid", "Trained end to end");
     plot_say("New models, trained for %lld updates on the same windows, with attention in layers %s replaced in different ways. Only the "
-             "fitted approximators know anything; the other replacements are controls.%s", (long long)updates, label,
+             "fitted approximators know anything; the other replacements are controls.%s", (long long)cli_train.updates, label,
              n_seeds > 1 ? "" : " One seed: differences of a few hundredths may be chance.");
     {
         plot_series curves[ARMS];
         const char *names[ARMS];
         int colours[ARMS];
         double low = HUGE_VAL;
-        for (i = 0; i < 10; i++) x[i] = (double)updates * (double)(i + 1) / 10;
+        for (i = 0; i < 10; i++) x[i] = (double)cli_train.updates * (double)(i + 1) / 10;
         for (a = 0; a < n_arms && a < ARMS; a++) {
             curves[a].name = names[a] = arm_names[chosen[a]];
             curves[a].x = x + 1; curves[a].y = last[a].at + 1; curves[a].n = 9; curves[a].dots = 0;

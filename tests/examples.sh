@@ -7,14 +7,15 @@ trap 'rm -rf "$work"' EXIT
 readme=$PWD/README.md header=$PWD
 cd "$work" || exit 1
 
+limit=; command -v timeout >/dev/null 2>&1 && limit="timeout 120"
 pass() { passed=$((passed + 1)); }
 fail() { failed=$((failed + 1)); echo "FAILED $1"; [ -n "$2" ] && echo "  $2"; }
-check() { title=$1; shift; if "$@" >log 2>&1; then pass; else fail "$title" "$(tail -n 3 log)"; fi; }
+check() { title=$1; shift; if $limit "$@" >log 2>&1; then pass; else fail "$title" "$(tail -n 3 log)"; fi; }
 
 # refuses TITLE PART COMMAND...: status 1, one sentence on stderr that holds PART, nothing half written
 refuses() {
     title=$1 part=$2; shift 2
-    "$@" >stdout.log 2>stderr.log; status=$?
+    if [ "$1" = full ]; then "$@" >stdout.log 2>stderr.log; else $limit "$@" >stdout.log 2>stderr.log; fi; status=$?
     lines=$(grep -c '' stderr.log)
     if [ "$status" != 1 ]; then fail "$title" "status $status: $(head -n 2 stderr.log)"
     elif [ "$lines" != 1 ]; then fail "$title" "$lines lines on stderr: $(head -n 3 stderr.log)"
@@ -23,7 +24,7 @@ refuses() {
     else pass; fi
 }
 # full COMMAND...: on a disk that takes 2 KB of a file and no more
-full() { ( trap '' XFSZ; ulimit -f 4; exec "$@" ); }
+full() { ( trap '' XFSZ; ulimit -f 4; exec $limit "$@" ); }
 
 tiny="--layers 2 --heads 2 --width 16 --context 16 --batch 4 --eval-windows 8 --quiet"
 
