@@ -51,6 +51,8 @@ static const model_case cases[] = {
     { "static_linear",  13,40, 2, 4, 8, 12, ROPE,    LAYER,  ERF,  0, 1,    2,30, NONE,  0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 16,3,0 },
     { "static_padded",  13,12, 2, 4, 8, 12, ROPE,    LAYER,  ERF,  0, 1,    3,11, LEFT,  0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 12,3,0 },
     { "static_right",   13,12, 2, 4, 8, 12, LEARNED, LAYER,  ERF,  1, 1,    3,11, RIGHT, 0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 12,0,0 },
+    { "trained_exact",  13, 9, 2, 4, 8, 12, ROPE,    LAYER,  ERF,  0, 1,    2, 9, NONE,  3, 0,0,0,0,RELU, {5,2,0},{0,0,0}, 9,0,1 },
+    { "trained_linear", 13,90, 2, 4, 8, 12, ROPE,    LAYER,  ERF,  0, 1,    1,83, LEFT,  0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 16,3,1 },
     { "pruned",         13, 9, 2, 4, 8, 12, LEARNED, LAYER,  TANH, 1, 1,    2, 8, NONE,  0, 0,0,0,0,RELU, {8,0,0},{2,5,0}, 9,0,0 },
     { "all_pruned",     13, 9, 2, 2, 8, 12, LEARNED, LAYER,  TANH, 1, 1,    2, 8, NONE,  0, 0,0,0,0,RELU, {0,0,0},{3,0,0}, 9,0,0 },
 };
@@ -58,11 +60,14 @@ enum { CASES = (int)(sizeof cases / sizeof cases[0]) };
 
 static double loss_at(gpts_model *m, const gpts_batch *batch, gpts_tensor *t, size_t i, double value)
 {
+    int pattern = t->kind == GPTS_P_ALPHA || t->kind == GPTS_P_RHO || t->kind == GPTS_P_TAIL_COEF || t->kind == GPTS_P_TAIL_DECAY;
     gpts_real kept = t->data[i];
     double loss = NAN;
     t->data[i] = (gpts_real)value;
+    if (pattern) gptsi_static_discard(&m->layers[t->layer].heads, &m->hooks);     /* derived anew */
     if (gpts_model_forward(m, batch, NULL, &loss) != GPTS_OK) loss = NAN;
     t->data[i] = kept;
+    if (pattern) gptsi_static_discard(&m->layers[t->layer].heads, &m->hooks);
     return loss;
 }
 
