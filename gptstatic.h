@@ -2844,6 +2844,65 @@ static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, c
     }
 }
 
+/* (P10) gradients of a trainable pattern: with s[i,j] = P[i,j] (dy[i].v[j] - dy[i].y[i]), the
+   derivative by alpha[j] + rho[i-j] as for any softmax, the sums
+         key[j] += sum_{i>=j} s[i,j],   distance[d] += sum_{i>=d} s[i,i-d]
+   of one static head s of one row of the batch; v, y, dy [T,D], T within the plan.
+   Cost T^2 D, as for a live head.  Test: tests/gradients.c gradient_trained_exact.                 */
+static void gptsi_static_gradient(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv, const gpts_real *y,
+                                  const gpts_real *dy, size_t ldy, const double *rho, double *key, double *distance)
+{
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    const gptsi_kernels *q = &heads->plan->kernels;
+    size_t D = heads->D, i, j;
+    for (i = 0; i < T; i++) {
+        double delta = (double)q->dot(dy + i * ldy, y + i * ldy, D);
+        for (j = 0; j <= i; j++) {
+            double ds = exp(h->alpha[j] + rho[i - j] - h->z[i]) * ((double)q->dot(dy + i * ldy, v + j * ldv, D) - delta);
+            key[j] += ds;
+            distance[i - j] += ds;
+        }
+    }
+}
+
+/* ln w[d] of one head, d < T, from its tensors: (P3) from W on */
+static void gptsi_static_rho(const gpts_heads *heads, size_t s, size_t T, double *rho)
+{
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    size_t W = gptsi_static_start(heads, s), d, r;
+    for (d = 0; d < T; d++) {
+        rho[d] = d < gptsi_min(W, heads->S) ? (double)heads->rho[s * heads->S + d] : -HUGE_VAL;
+        for (r = 0; d >= W && r < h->terms; r++) rho[d] = gptsi_log_add(rho[d], h->c[r] + (double)(d - W) * h->decay[r]);
+    }
+}
+
+/* (P11) the sums of (P10) by each parameter: alpha[j] by key[j], its last quarter sharing what is
+   past S (P6); rho[d] by distance[d] below W; and beyond it, as w[d] = sum_r c[r] lambda[r]^(d-W) (P3),
+         dcoef[r]  += sum_d distance[d] lambda[r]^(d-W) / w[d]
+         ddecay[r] += sum_d distance[d] c[r] (d-W) lambda[r]^(d-W-1) / w[d]
+   All +=.  Test: tests/gradients.c gradient_trained_linear.                                        */
+static void gptsi_static_collect(const gpts_heads *heads, size_t s, size_t T, const double *rho, const double *key, const double *distance,
+                                 gpts_real *dalpha, gpts_real *drho, gpts_real *dcoef, gpts_real *ddecay)
+{
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    size_t S = heads->S, W = gptsi_static_start(heads, s), first = S - gptsi_max(1, S / 4), j, d, r;
+    double past = 0;
+    for (j = S; j < T; j++) past += key[j];
+    for (j = 0; j < S; j++)
+        dalpha[s * S + j] += (gpts_real)((j < T ? key[j] : 0) + (j >= first ? past / (double)(S - first) : 0));
+    for (d = 0; d < gptsi_min(T, gptsi_min(W, S)); d++) drho[s * S + d] += (gpts_real)distance[d];
+    for (r = 0; r < h->terms && dcoef && ddecay; r++) {
+        double by_coef = 0, by_decay = 0, c = (double)heads->tail_coef[s * heads->R + r], lambda = (double)heads->tail_decay[s * heads->R + r];
+        for (d = W; d < T && rho[d] > -HUGE_VAL; d++) {
+            double power = exp((double)(d - W) * h->decay[r] - rho[d]);
+            by_coef += distance[d] * power;
+            by_decay += distance[d] * c * (double)(d - W) * power / lambda;
+        }
+        dcoef[s * heads->R + r] += (gpts_real)by_coef;
+        ddecay[s * heads->R + r] += (gpts_real)by_decay;
+    }
+}
+
 /* Decoding keeps, of each (b, static head), the values of its last q + 1 tiles in a ring and the
    states x [R,D]; an exact head keeps every value.  The rings of a layer lie one after the
    other: ring_rows is their mean, rounded up, so that [B,n,ring_rows,D] holds them all.          */
@@ -2952,6 +3011,8 @@ typedef struct gptsi_mixed {
     size_t T, blocks;
     double scale;
     int pass;                                                 /* backward: 0 both, 1 keys, 2 queries */
+    size_t B;
+    gpts_real *dalpha, *drho, *dcoef, *ddecay;                /* trainable patterns, or NULL */
 } gptsi_mixed;
 
 /* the head that item n works on; its block in *block */
@@ -3054,6 +3115,23 @@ static void gptsi_cpu_attention_forward(void *device, const gpts_heads *heads, v
     gptsi_rotate(m.cpu, heads, m.qkv, first, length, NULL, B, T, theta, 1);
     gptsi_parallel(&m.cpu->hooks, m.cpu->workers, B * heads->K * m.blocks, gptsi_mixed_forward_body, &m);
 }
+/* (P10) (P11) of the static heads, an item each, over the rows of the batch in their order */
+static void gptsi_mixed_pattern_body(void *arg, size_t slot, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    double *rho = (double *)(void *)m->cpu->scratch[worker], *key = rho + m->T, *distance = key + m->T;
+    for (; slot < end; slot++) {
+        size_t b, k, begin, block, s = (size_t)m->heads->static_slot[slot];
+        if (m->heads->static_slot[slot] < 0) continue;
+        gptsi_static_rho(m->heads, s, m->T, rho);
+        memset(key, 0, 2 * m->T * sizeof *key);
+        for (b = 0; b < m->B; b++) {
+            gptsi_head h = gptsi_mixed_head(m, b * m->heads->K + slot, &k, &begin, &block);
+            gptsi_static_gradient(m->heads, s, h.T, h.v, h.ld, h.y, h.dy, h.ldy, rho, key, distance);
+        }
+        gptsi_static_collect(m->heads, s, m->T, rho, key, distance, m->dalpha, m->drho, m->dcoef, m->ddecay);
+    }
+}
 static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y,
                                          const gpts_real *lse, const void *qkv, const int32_t *first, const int32_t *length,
                                          size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho,
@@ -3061,8 +3139,7 @@ static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, 
 {
     gptsi_mixed m = gptsi_mixed_of(device, heads, T, scale);
     size_t items = B * heads->K;
-    (void)dalpha; (void)drho; (void)dcoef; (void)ddecay;
-    if (!m.cpu) return;
+    if (!m.cpu || (dalpha && !gptsi_cpu_reserve(m.cpu, gptsi_mul(3 * T, sizeof(double))))) return;
     m.dqkv = (gpts_real *)dqkv; m.dy = (const gpts_real *)dy; m.first = first; m.length = length;
     m.y = (gpts_real *)(uintptr_t)y; m.lse = (gpts_real *)(uintptr_t)lse; m.qkv = (gpts_real *)(uintptr_t)qkv;  /* only read */
     if (items % m.cpu->workers == 0 || items >= 4 * m.cpu->workers)
@@ -3073,6 +3150,9 @@ static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, 
             gptsi_parallel(&m.cpu->hooks, m.cpu->workers, items * m.blocks, gptsi_mixed_backward_body, &m);
         }
     gptsi_rotate(m.cpu, heads, m.dqkv, first, length, NULL, B, T, theta, -1);
+    if (!dalpha || !drho) return;
+    m.B = B; m.blocks = 1; m.dalpha = dalpha; m.drho = drho; m.dcoef = dcoef; m.ddecay = ddecay;
+    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, heads->K, gptsi_mixed_pattern_body, &m);
 }
 
 /* (M3) decoding with a cache: of a prefill it keeps the rotated keys and the values of live
@@ -4142,6 +4222,19 @@ static gpts_status gptsi_trainer_not_finite(gpts_trainer *t)
     return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
 }
 
+/* what an update may not leave: (P3) wants coefficients of 0 or more, decays above 0, at most 1 */
+static void gptsi_trainer_clamp(gpts_model *m, const gpts_tensor *t, double least)
+{
+    gpts_real x[64], most = t && t->kind == GPTS_P_TAIL_DECAY ? 1 : (gpts_real)HUGE_VAL;
+    size_t at, n, i;
+    for (at = 0; t && at < t->size; at += n) {
+        n = gptsi_min(64, t->size - at);
+        m->ops->download(m->device, x, t->data + at, n * sizeof *x);
+        for (i = 0; i < n; i++) x[i] = x[i] < (gpts_real)least ? (gpts_real)least : x[i] > most ? most : x[i];
+        m->ops->upload(m->device, t->data + at, x, n * sizeof *x);
+    }
+}
+
 GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
 {
     gpts_model *m = t->model;
@@ -4172,7 +4265,10 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
     t->step++;
     for (i = 0; i < (size_t)m->config.n_layer; i++) {                    /* patterns that moved are derived anew */
         const gpts_tensor *alpha = gptsi_layer_tensor(m, i, GPTS_P_ALPHA);
-        if (alpha && alpha->trainable) gptsi_static_discard(&m->layers[i].heads, &m->hooks);
+        if (!alpha || !alpha->trainable) continue;
+        gptsi_trainer_clamp(m, gptsi_layer_tensor(m, i, GPTS_P_TAIL_COEF), 0);
+        gptsi_trainer_clamp(m, gptsi_layer_tensor(m, i, GPTS_P_TAIL_DECAY), FLT_MIN);
+        gptsi_static_discard(&m->layers[i].heads, &m->hooks);
     }
     return gptsi_trainer_said(t, m->ops->status(m->device, m->error));
 }

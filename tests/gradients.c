@@ -4,7 +4,7 @@
    Each case is a test; `gradients --table` adds the worst error of each kind of parameter.
 
    (E1) (E2) (N1) (N2) (L1) (L2) (G1) (G2) (D1) (D2) (R1) (R2) (A1) (A2) (X1) (X2) (X3)
-   (Q1) (Q2), and with static heads (P1) (P2) (M1) (M2).                                 */
+   (Q1) (Q2), and with static heads (P1) (P2) (P10) (P11) (M1) (M2).                             */
 #define GPTSTATIC_IMPLEMENTATION
 #include "gptstatic.h"
 #include "test.h"

@@ -223,6 +223,39 @@ static void E54_every_tensor_trains(void)
     }
 }
 
+/* (P3) wants coefficients of 0 or more and decays in 0 .. 1, whatever the updates do; the file
+   of such a model loads. */
+static void trained_patterns_stay_patterns(void)
+{
+    model_case c = cases[7];
+    gpts_train_options options = quick_options(0);
+    gpts_trainer t;
+    gpts_model m, back;
+    char path[100];
+    size_t k, i;
+    int moved = 0;
+    memset(&t, 0, sizeof t); memset(&back, 0, sizeof back);
+    c.patterns_train = 1;
+    options.learning_rate = options.min_learning_rate = 0.3;
+    t_status(case_model(&m, &c, NULL), GPTS_OK);
+    t_status(gpts_trainer_init(&t, &m, &options), GPTS_OK);
+    if (t_state.bad) return;
+    train(&t, &c, 12);
+    for (k = 0; k < m.n_tensors; k++) for (i = 0; i < m.tensors[k].size; i++) {
+        double x = (double)m.tensors[k].data[i];
+        if (m.tensors[k].kind == GPTS_P_TAIL_COEF) { t_ok(x >= 0); moved += x == 0; }
+        if (m.tensors[k].kind == GPTS_P_TAIL_DECAY) { t_ok(x > 0 && x <= 1); moved += x == 1; }
+    }
+    t_ok(moved > 0);                                             /* some did reach a bound */
+    scratch_path(path, sizeof path, "trained_patterns");
+    t_status(gpts_model_save(&m, path), GPTS_OK);
+    t_status(gpts_model_load(&back, path, NULL), GPTS_OK);
+    remove(path);
+    gpts_model_free(&back);
+    gpts_trainer_free(&t);
+    gpts_model_free(&m);
+}
+
 static void E68_tied_weights_get_both_gradients(void)
 {
     /* the tied gradient = that of wte + that of lm_head of an untied model with equal matrices */
@@ -865,6 +898,7 @@ int main(int argc, char **argv)
     T(E53_accumulation_equals_one_big_batch);
     T(backward_adds_to_the_gradient);
     T(E54_every_tensor_trains);
+    T(trained_patterns_stay_patterns);
     T(E68_tied_weights_get_both_gradients);
     T(one_batch_is_learnt_by_heart);
     T(frozen_tensors_stay_and_are_outside_the_norm);
