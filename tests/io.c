@@ -1239,6 +1239,158 @@ static void tokens_come_back(void)
     remove(path);
 }
 
+/* ---- memory that runs out -------------------------------------------------------------------- */
+
+/* Each kind of work is done again and again, its k-th allocation failing, until it succeeds;
+   nothing may be lost, and the sentence must say what it was. */
+static struct { long left, live; } pool;
+static void *pool_allocate(void *context, size_t bytes)
+{
+    void *p;
+    (void)context;
+    if (pool.left-- == 0) return NULL;
+    p = malloc(bytes);
+    pool.live += p != NULL;
+    return p;
+}
+static void pool_release(void *context, void *memory, size_t bytes) { (void)context; (void)bytes; pool.live--; free(memory); }
+
+static gpts_hooks pool_hooks(void)
+{
+    gpts_hooks hooks;
+    memset(&hooks, 0, sizeof hooks);
+    hooks.allocate = pool_allocate; hooks.release = pool_release; hooks.threads = 1;
+    return hooks;
+}
+/* on failure `error` gets the sentence */
+typedef gpts_status (*pool_work)(const gpts_hooks *hooks, const char *path, char *error);
+
+static gpts_status work_model(const gpts_hooks *hooks, const char *path, char *error)
+{
+    gpts_model m;
+    gpts_status status = gpts_model_load(&m, path, hooks);
+    memcpy(error, m.error, GPTS_ERROR_BYTES);
+    if (status == GPTS_OK) {
+        status = gpts_model_save(&m, scratch("io_pool_out"));
+        memcpy(error, m.error, GPTS_ERROR_BYTES);
+        remove(scratch("io_pool_out"));
+    }
+    gpts_model_free(&m);
+    return status;
+}
+static gpts_status work_export(const gpts_hooks *hooks, const char *path, char *error)
+{
+    gpts_model m;
+    gpts_status status = gpts_model_load(&m, path, hooks);
+    memcpy(error, m.error, GPTS_ERROR_BYTES);
+    if (status == GPTS_OK) {
+        status = gpts_model_export(&m, scratch("io_pool_out"), GPTS_F16);
+        memcpy(error, m.error, GPTS_ERROR_BYTES);
+        remove(scratch("io_pool_out"));
+        remove("build/tests/config.json");
+    }
+    gpts_model_free(&m);
+    return status;
+}
+static gpts_status work_checkpoint(const gpts_hooks *hooks, const char *path, char *error)
+{
+    gpts_model m;
+    gpts_trainer t;
+    gpts_status status = gpts_checkpoint_load(&t, &m, path, hooks);
+    memcpy(error, t.error, GPTS_ERROR_BYTES);
+    if (status == GPTS_OK) {
+        status = gpts_checkpoint_save(&t, scratch("io_pool_out"));
+        memcpy(error, t.error, GPTS_ERROR_BYTES);
+        remove(scratch("io_pool_out"));
+    }
+    gpts_trainer_free(&t);
+    gpts_model_free(&m);
+    return status;
+}
+static gpts_status work_recording(const gpts_hooks *hooks, const char *path, char *error)
+{
+    gpts_recording r;
+    gpts_status status = gpts_recording_load(&r, 1, path, hooks);
+    memcpy(error, r.error, GPTS_ERROR_BYTES);
+    if (status == GPTS_OK) {
+        status = gpts_recording_save(&r, 1, scratch("io_pool_out"));
+        memcpy(error, r.error, GPTS_ERROR_BYTES);
+        remove(scratch("io_pool_out"));
+    }
+    gpts_recording_free(&r);
+    return status;
+}
+static gpts_status work_tokens(const gpts_hooks *hooks, const char *path, char *error)
+{
+    gpts_tokens t;
+    gpts_status status = gpts_tokens_load(&t, path, hooks);
+    memcpy(error, t.error, GPTS_ERROR_BYTES);
+    if (status == GPTS_OK) {
+        status = gpts_tokens_save(&t, "build/tests/io_pool_out.bin");
+        memcpy(error, t.error, GPTS_ERROR_BYTES);
+        remove("build/tests/io_pool_out.bin");
+        remove("build/tests/io_pool_out.json");
+    }
+    gpts_tokens_free(&t);
+    return status;
+}
+
+static void fail_in_turn(pool_work work, const char *path)
+{
+    char name[160], error[GPTS_ERROR_BYTES] = "";
+    gpts_hooks hooks = pool_hooks();
+    long k, failures = 0;
+    gpts_status status = GPTS_NO_MEMORY;
+    snprintf(name, sizeof name, "%s", path);                        /* scratch() has one place for a path */
+    for (k = 0; k < 2000 && status != GPTS_OK; k++) {
+        pool.left = k; pool.live = 0;
+        status = work(&hooks, name, error);
+        t_equal(pool.live, 0);
+        if (status == GPTS_OK) break;
+        failures++;
+        t_status(status, GPTS_NO_MEMORY);
+        t_says(error, "memory");
+        if (t_state.bad) { printf("  allocation %ld: %s\n", k, error); return; }
+    }
+    t_status(status, GPTS_OK);
+    t_ok(failures > 2);
+    remove(name);
+}
+
+static void every_allocation_may_fail(void)
+{
+    gpts_train_options options = gpts_train_options_default();
+    gpts_real x[24] = { 0 };
+    gpts_recording r;
+    gpts_trainer t;
+    gpts_model m;
+    int k;
+    for (k = 0; k < KINDS; k++) {
+        t_status(case_model(&m, &kinds[k], NULL), GPTS_OK);
+        t_status(gpts_model_save(&m, scratch("io_pool")), GPTS_OK);
+        fail_in_turn(work_model, scratch("io_pool"));
+        if (k == 0) {
+            t_status(gpts_model_save(&m, scratch("io_pool")), GPTS_OK);
+            fail_in_turn(work_export, scratch("io_pool"));
+        }
+        memset(&t, 0, sizeof t);
+        t_status(gpts_trainer_init(&t, &m, &options), GPTS_OK);
+        t_status(gpts_checkpoint_save(&t, scratch("io_pool")), GPTS_OK);
+        fail_in_turn(work_checkpoint, scratch("io_pool"));
+        gpts_trainer_free(&t);
+        gpts_model_free(&m);
+        if (t_state.bad) { printf("  that was %s\n", kinds[k].name); return; }
+    }
+    memset(&r, 0, sizeof r);
+    r.layer = 1; r.n_sequences = 2; r.T = 3; r.C = 4; r.x = r.y = x;
+    t_status(gpts_recording_save(&r, 1, scratch("io_pool")), GPTS_OK);
+    fail_in_turn(work_recording, scratch("io_pool"));
+    write_bytes("build/tests/io_pool.bin", "\1\0\2\0", 4);
+    write_bytes("build/tests/io_pool.json", "{\"vocab_size\": 9}", 17);
+    fail_in_turn(work_tokens, "build/tests/io_pool.bin");
+    remove("build/tests/io_pool.json");
+}
+
 int main(int argc, char **argv)
 {
     t_begin(argc, argv);
@@ -1273,5 +1425,6 @@ int main(int argc, char **argv)
     T(approximators_come_back);
     T(recordings_come_back);
     T(tokens_come_back);
+    T(every_allocation_may_fail);
     return t_end();
 }
