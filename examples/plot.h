@@ -195,8 +195,9 @@ static inline void plot_curves(const char *title, const char *x_name, const char
     plot_escaped(y_name, strlen(y_name));
     if (n > 1 || series[0].name[0]) plot_raw(":");
     for (s = 0; s < n; s++) {
-        plot_raw(" <span class=\"chip k%d\"></span>", (int)(s % PLOT_COLOURS));
+        plot_raw(" <span class=\"name\"><span class=\"chip k%d\"></span>", (int)(s % PLOT_COLOURS));
         plot_escaped(series[s].name, strlen(series[s].name));
+        plot_raw("</span>");
     }
     plot_raw("</p></figure>\n");
 }
@@ -227,7 +228,8 @@ static inline void plot_bars(const char *title, const char *unit, const char *co
                  colour ? colour[i] : 0, from, y + 3, to - from > 1 ? to - from : 1, ROW - 7);
         if (spread && spread[i] > 0)
             plot_raw("<path class=\"whisker\" d=\"M%.1f %.0fH%.1f\"/>\n", x - spread[i] * scale, y + 11.5, x + spread[i] * scale);
-        plot_raw("<text x=\"%.1f\" y=\"%.0f\">%.4g%s</text>\n", to + 6 + (spread ? spread[i] * scale : 0), y + 15, values[i], unit);
+        plot_raw("<text x=\"%.1f\" y=\"%.0f\">%.*g%s</text>\n", to + 6 + (spread ? spread[i] * scale : 0), y + 15,
+                 fabs(values[i]) < 1 ? 2 : 4, values[i], unit);
     }
     plot_raw("</svg></figure>\n");
 }
@@ -241,7 +243,7 @@ static inline void plot_heat(const char *title, const char *row_name, const char
     size_t r, c;
     if (cell > 34) cell = 34;
     height = cell * (double)rows;
-    plot_figure(title, LEFT + 2 + (int)ceil(cell * (double)columns), (int)ceil(height) + BOTTOM);
+    plot_figure(title, PLOT_W, (int)ceil(height) + BOTTOM);
     plot_raw("<rect class=\"frame\" x=\"%d\" y=\"0.5\" width=\"%.1f\" height=\"%.1f\"/>\n", (int)LEFT, cell * (double)columns, height);
     for (r = 0; r < rows; r++)
         for (c = 0; c < columns; c++) {
@@ -287,7 +289,7 @@ static const char plot_head[] =
     ".whisker{stroke:var(--ink);stroke-width:1.5}.cell{fill:var(--k0)}.marked{stroke:var(--k1);stroke-width:2;stroke-opacity:1}\n"
     ".line.k0{stroke:var(--k0)}.line.k1{stroke:var(--k1)}.line.k2{stroke:var(--k2)}.line.k3{stroke:var(--k3)}.line.k4{stroke:var(--k4)}.line.k5{stroke:var(--k5)}\n"
     ".bar.k0,.dot.k0{fill:var(--k0)}.bar.k1,.dot.k1{fill:var(--k1)}.bar.k2,.dot.k2{fill:var(--k2)}.bar.k3,.dot.k3{fill:var(--k3)}.bar.k4,.dot.k4{fill:var(--k4)}.bar.k5,.dot.k5{fill:var(--k5)}\n"
-    ".chip{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .25em 0 .7em}\n"
+    ".name{white-space:nowrap}.chip{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin:0 .25em 0 .7em}\n"
     ".chip.k0{background:var(--k0)}.chip.k1{background:var(--k1)}.chip.k2{background:var(--k2)}.chip.k3{background:var(--k3)}.chip.k4{background:var(--k4)}.chip.k5{background:var(--k5)}\n"
     ".key{font-size:.85rem;color:var(--soft);margin:2px 0}.scroll{overflow-x:auto;margin:10px 0}\n"
     "table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-nums}th,td{padding:4px 14px 4px 0;text-align:right;"

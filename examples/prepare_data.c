@@ -83,6 +83,7 @@ int main(int argc, char **argv)
         memcpy(sample + sizeof sample - length, text, bytes);
         length -= bytes;
     }
+    if (length >= 4) { memcpy(sample + sizeof sample - length, " ...", 4); length -= 4; }
     plot_quote(sample, sizeof sample - length);
     plot_end();
 

@@ -16,10 +16,14 @@ for arm in base hybrid removed mean random shallow; do
     loss=$(get hybrid "val_loss_$arm")
     [ -n "$loss" ] && row "trained end to end ($(get hybrid updates) updates): $arm" "$(num %.3f "$loss")  ($(echo "$loss $base" | awk '{printf "%+.3f", $1 - $2}'))"
 done
-for V in 512 50257; do
+for arm in linear25 prune25; do
+    change=$(get heads "ppl_change_$arm")
+    [ -n "$change" ] && row "a quarter of the heads $([ $arm = linear25 ] && echo static || echo removed) half-way: perplexity" "$(num %+.2f "$change") %"
+done
+for model in hybrid static; do
     for what in prefill decode; do
-        gain=$(get speed "${what}_${V}_256_ratio")
-        [ -n "$gain" ] && row "hybrid, vocabulary $V, 256 tokens: $what" "$(num %.2f "$gain")x  (bounds $(num %.2f "$(get speed "${what}_${V}_256_bound_flops")"), $(num %.2f "$(get speed "${what}_${V}_256_bound_bytes")"))"
+        gain=$(get speed "${what}_512_1024_${model}_gain")
+        [ -n "$gain" ] && row "$model model, 1024 tokens, $what: times as fast" "$(num %.2f "$gain")  (bound $(num %.2f "$(get speed "${what}_512_1024_${model}_bound_$([ $what = prefill ] && echo flops || echo bytes)")"))"
     done
 done
 echo

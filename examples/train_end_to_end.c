@@ -192,6 +192,7 @@ int main(int argc, char **argv)
         const char *names[ARMS];
         int colours[ARMS];
         double low = HUGE_VAL;
+        char title[80];
         for (i = 0; i < 10; i++) x[i] = (double)cli_train.updates * (double)(i + 1) / 10;
         for (a = 0; a < n_arms && a < ARMS; a++) {
             curves[a].name = names[a] = arm_names[chosen[a]];
@@ -201,7 +202,8 @@ int main(int argc, char **argv)
         }
         plot_row_begin();
         plot_lines("Validation loss while learning", "update", "nats a token", curves, n_arms < ARMS ? n_arms : ARMS);
-        plot_bars("Validation loss at the end", "", names, mean, n_seeds > 1 ? spread : NULL, colours, n_arms < ARMS ? n_arms : ARMS, floor(low * 10 - 1) / 10);
+        snprintf(title, sizeof title, "Validation loss at the end (bars begin at %.1f)", floor(low * 10 - 1) / 10);
+        plot_bars(title, "", names, mean, n_seeds > 1 ? spread : NULL, colours, n_arms < ARMS ? n_arms : ARMS, floor(low * 10 - 1) / 10);
         plot_row_end();
     }
     plot_table(has_base ? "arm|loss|spread|against base|trained parameters" : "arm|loss|spread||trained parameters");

@@ -94,6 +94,8 @@ check "train_approximators --chained --form window" $bin/train_approximators --o
 check "train_end_to_end, every arm, two seeds" $bin/train_end_to_end --out a --updates 4 --batch 2 --eval-windows 4 --seeds 1,2 \
     --arms base,hybrid,removed,mean,random,shallow,tuned --quiet --json hybrid.json
 check "benchmark" $bin/benchmark --out a --layers 2 --heads 2 --width 16 --contexts 16,32 --vocabularies 64,300 --rounds 2 --turn-ms 1 --quiet --json speed.json
+check "freeze_heads" $bin/freeze_heads --out a --layers 2 --heads 2 --width 16 --context 16 --batch 4 --updates 6 --sequences 2 --eval-windows 8 \
+    --arms ordinary,order,linear50,prune50 --quiet --json heads.json
 check "generate" sh -c '"$1" --model a/base_model.safetensors --out a --report --tokens 40 --json text.json >text' sh $bin/generate
 check "generate: what it writes is UTF-8" sh -c '"$1" --out u --tokenizer bytes $2 --updates 1 && "$3" --model u/base_model.safetensors --temperature 3 --tokens 400 --quiet >u.txt && iconv -f UTF-8 -t UTF-8 u.txt >/dev/null' sh $base "$tiny" $bin/generate
 check "generate: a seed gives one text" sh -c '"$1" --model a/base_model.safetensors --quiet >x && "$1" --model a/base_model.safetensors --quiet >y && cmp x y' sh $bin/generate
@@ -102,8 +104,8 @@ check "hello" sh -c '"$1" | grep -q "^One grey goose"' sh $bin/hello
 for key in val_loss train_loss parameters updates_per_second seed; do check "base.json has $key" grep -q "\"$key\": [0-9]" base.json; done
 for key in r2_mlp_L0 r2_window_L1 val_loss_mean val_loss_nothing_L1; do check "approximators.json has $key" grep -q "\"$key\": " approximators.json; done
 for key in val_loss_hybrid val_loss_shallow_spread val_loss_base_2 trained_parameters_removed; do check "hybrid.json has $key" grep -q "\"$key\": [0-9]" hybrid.json; done
-for key in prefill_64_16_ratio decode_300_32_bound_bytes; do check "speed.json has $key" grep -q "\"$key\": [0-9]" speed.json; done
-check "the report has every section" sh -c 'for s in data base approximators hybrid speed text; do grep -q "<section id=\"$s\">" a/report.html || exit 1; done'
+for key in prefill_64_16_hybrid_gain decode_300_32_static_bound_bytes state_64_32_static_bytes; do check "speed.json has $key" grep -q "\"$key\": [0-9]" speed.json; done
+check "the report has every section" sh -c 'for s in data base approximators hybrid heads speed text; do grep -q "<section id=\"$s\">" a/report.html || exit 1; done'
 check "the report needs nobody else" sh -c '! grep -qiE "<script|https?://|<link|@import" a/report.html'
 
 # ---- models ---------------------------------------------------------------------------------------
