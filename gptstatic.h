@@ -2880,42 +2880,33 @@ static void gptsi_static_backward(const gpts_heads *heads, size_t s, size_t T, c
 
 /* (P10) gradients of a trainable pattern: with s[i,j] = P[i,j] (dy[i].v[j] - dy[i].y[i]), the
    derivative by alpha[j] + rho[i-j] as for any softmax, the sums
-         key[j] += sum_{i>=j} s[i,j],   distance[d] += sum_{i>=d} s[i,i-d]
-   of one static head s of one row of the batch; v, y, dy [T,D], T within the plan.
-   Cost T^2 D, as for a live head.  Test: tests/gradients.c gradient_trained_exact.                 */
+         key[j] += sum_{i>=j} s[i,j],   distance[d] += sum_{i>=d} s[i,i-d],  from W on s / w[d]
+   of one static head s of one row of the batch; v, y, dy [T,D], T within the plan; tail[d] = w[d] (P3).
+   Cost T^2 D, as for a live head.  Test: tests/gradients.c trained_exact, trained_linear.          */
 static void gptsi_static_gradient(const gpts_heads *heads, size_t s, size_t T, const gpts_real *v, size_t ldv, const gpts_real *y,
-                                  const gpts_real *dy, size_t ldy, const double *rho, double *key, double *distance)
+                                  const gpts_real *dy, size_t ldy, const double *tail, double *key, double *distance)
 {
     const gptsi_pattern *h = &heads->plan->pattern[s];
     const gptsi_kernels *q = &heads->plan->kernels;
-    size_t D = heads->D, i, j;
+    const gpts_real *rho = heads->rho + s * heads->S;
+    size_t D = heads->D, W = gptsi_static_start(heads, s), i, j;
     for (i = 0; i < T; i++) {
         double delta = (double)q->dot(dy + i * ldy, y + i * ldy, D);
         for (j = 0; j <= i; j++) {
-            double ds = exp(h->alpha[j] + rho[i - j] - h->z[i]) * ((double)q->dot(dy + i * ldy, v + j * ldv, D) - delta);
-            key[j] += ds;
-            distance[i - j] += ds;
+            double g = (double)q->dot(dy + i * ldy, v + j * ldv, D) - delta;
+            g *= exp(h->alpha[j] + (i - j < W ? (double)rho[i - j] : 0) - h->z[i]);
+            key[j] += i - j < W ? g : g * tail[i - j];
+            distance[i - j] += g;
         }
     }
 }
 
-/* ln w[d] of one head, d < T, from its tensors: (P3) from W on */
-static void gptsi_static_rho(const gpts_heads *heads, size_t s, size_t T, double *rho)
-{
-    const gptsi_pattern *h = &heads->plan->pattern[s];
-    size_t W = gptsi_static_start(heads, s), d, r;
-    for (d = 0; d < T; d++) {
-        rho[d] = d < gptsi_min(W, heads->S) ? (double)heads->rho[s * heads->S + d] : -HUGE_VAL;
-        for (r = 0; d >= W && r < h->terms; r++) rho[d] = gptsi_log_add(rho[d], h->c[r] + (double)(d - W) * h->decay[r]);
-    }
-}
-
 /* (P11) the sums of (P10) by each parameter: alpha[j] by key[j], its last quarter sharing what is
-   past S (P6); rho[d] by distance[d] below W; and beyond it, as w[d] = sum_r c[r] lambda[r]^(d-W) (P3),
-         dcoef[r]  += sum_d distance[d] lambda[r]^(d-W) / w[d]
-         ddecay[r] += sum_d distance[d] c[r] (d-W) lambda[r]^(d-W-1) / w[d]
-   All +=.  Test: tests/gradients.c gradient_trained_linear.                                        */
-static void gptsi_static_collect(const gpts_heads *heads, size_t s, size_t T, const double *rho, const double *key, const double *distance,
+   past S (P6); rho[d] by distance[d] below W; and beyond it, by (P3),
+         dcoef[r]  += sum_{d>=W} distance[d] lambda[r]^(d-W)
+         ddecay[r] += sum_{d>=W} distance[d] c[r] (d-W) lambda[r]^(d-W-1)
+   All +=.  Test: tests/gradients.c trained_linear.                                                 */
+static void gptsi_static_collect(const gpts_heads *heads, size_t s, size_t T, const double *key, const double *distance,
                                  gpts_real *dalpha, gpts_real *drho, gpts_real *dcoef, gpts_real *ddecay)
 {
     const gptsi_pattern *h = &heads->plan->pattern[s];
@@ -2924,17 +2915,27 @@ static void gptsi_static_collect(const gpts_heads *heads, size_t s, size_t T, co
     for (j = S; j < T; j++) past += key[j];
     for (j = 0; j < S; j++)
         dalpha[s * S + j] += (gpts_real)((j < T ? key[j] : 0) + (j >= first ? past / (double)(S - first) : 0));
-    for (d = 0; d < gptsi_min(T, gptsi_min(W, S)); d++) drho[s * S + d] += (gpts_real)distance[d];
+    for (d = 0; d < gptsi_min(T, W); d++) drho[s * S + d] += (gpts_real)distance[d];
     for (r = 0; r < h->terms && dcoef && ddecay; r++) {
-        double by_coef = 0, by_decay = 0, c = (double)heads->tail_coef[s * heads->R + r], lambda = (double)heads->tail_decay[s * heads->R + r];
-        for (d = W; d < T && rho[d] > -HUGE_VAL; d++) {
-            double power = exp((double)(d - W) * h->decay[r] - rho[d]);
+        double by_coef = 0, by_decay = 0, lambda = (double)heads->tail_decay[s * heads->R + r], power = 1, before = 0;
+        for (d = W; d < T; d++) {                                        /* before = (d-W) lambda^(d-W-1) */
             by_coef += distance[d] * power;
-            by_decay += distance[d] * c * (double)(d - W) * power / lambda;
+            by_decay += distance[d] * before;
+            before = before * lambda + power;
+            power *= lambda;
         }
         dcoef[s * heads->R + r] += (gpts_real)by_coef;
-        ddecay[s * heads->R + r] += (gpts_real)by_decay;
+        ddecay[s * heads->R + r] += (gpts_real)(by_decay * (double)heads->tail_coef[s * heads->R + r]);
     }
+}
+
+/* w[d] of the tail (P3) for W <= d < T */
+static void gptsi_static_tail(const gpts_heads *heads, size_t s, size_t T, double *tail)
+{
+    const gptsi_pattern *h = &heads->plan->pattern[s];
+    size_t W = gptsi_static_start(heads, s), d, r;
+    for (d = W; d < T; d++)
+        for (r = 0, tail[d] = 0; r < h->terms; r++) tail[d] += exp(h->c[r] + (double)(d - W) * h->decay[r]);
 }
 
 /* Decoding keeps, of each (b, static head), the values of its last q + 1 tiles in a ring and the
@@ -3153,17 +3154,17 @@ static void gptsi_cpu_attention_forward(void *device, const gpts_heads *heads, v
 static void gptsi_mixed_pattern_body(void *arg, size_t slot, size_t end, size_t worker)
 {
     const gptsi_mixed *m = (const gptsi_mixed *)arg;
-    double *rho = (double *)(void *)m->cpu->scratch[worker], *key = rho + m->T, *distance = key + m->T;
+    double *tail = (double *)(void *)m->cpu->scratch[worker], *key = tail + m->T, *distance = key + m->T;
     for (; slot < end; slot++) {
         size_t b, k, begin, block, s = (size_t)m->heads->static_slot[slot];
         if (m->heads->static_slot[slot] < 0) continue;
-        gptsi_static_rho(m->heads, s, m->T, rho);
+        gptsi_static_tail(m->heads, s, m->T, tail);
         memset(key, 0, 2 * m->T * sizeof *key);
         for (b = 0; b < m->B; b++) {
             gptsi_head h = gptsi_mixed_head(m, b * m->heads->K + slot, &k, &begin, &block);
-            gptsi_static_gradient(m->heads, s, h.T, h.v, h.ld, h.y, h.dy, h.ldy, rho, key, distance);
+            gptsi_static_gradient(m->heads, s, h.T, h.v, h.ld, h.y, h.dy, h.ldy, tail, key, distance);
         }
-        gptsi_static_collect(m->heads, s, m->T, rho, key, distance, m->dalpha, m->drho, m->dcoef, m->ddecay);
+        gptsi_static_collect(m->heads, s, m->T, key, distance, m->dalpha, m->drho, m->dcoef, m->ddecay);
     }
 }
 static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y,
