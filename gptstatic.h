@@ -2582,7 +2582,7 @@ static void gptsi_static_derive(const gpts_heads *heads, size_t s, gptsi_pattern
     }
     for (r = 0; r < h->terms; r++) {
         h->c[r] = log((double)heads->tail_coef[s * heads->R + r]);
-        h->decay[r] = log((double)heads->tail_decay[s * heads->R + r]);
+        h->decay[r] = h->c[r] > -HUGE_VAL ? log((double)heads->tail_decay[s * heads->R + r]) : 0;
         gptsi_static_range(h->c[r], &low[1], &high[1]);
     }
     for (k = 0; k < h->span; k++) {

@@ -933,7 +933,9 @@ static void slope_matches(gpts_model *m, gpts_trainer *t, size_t T)
     for (i = 0, at = 0; i < m->n_tensors; i++) {
         gpts_real *g = gpts_trainer_gradient(t, &m->tensors[i]);
         for (k = 0; k < m->tensors[i].size; k++, at++) {
+            int tail = m->tensors[i].kind == GPTS_P_TAIL_COEF || m->tensors[i].kind == GPTS_P_TAIL_DECAY;
             direction[at] = (gpts_real)(g ? gpts_rng_normal(&rng) : 0);
+            if (tail) direction[at] *= m->tensors[i].data[k] * (gpts_real)0.2;      /* (P10): both stay positive, unused terms unused */
             if (g) { slope += (double)g[k] * (double)direction[at]; g[k] = 0; }
         }
     }
@@ -962,7 +964,7 @@ static void any_order_of_operations_keeps_the_model_right(void)
                 memset(&c, 0, sizeof c);
                 t_status(gpts_calibrate(&c, &m, calibration_tokens, 3, LENGTH), GPTS_OK);
                 o.heads = 1; o.gate = -1; o.replacement = (gpts_replacement)gpts_rng_below(&rng, 4);
-                o.selector = (gpts_selector)gpts_rng_below(&rng, 6); o.seed = step;
+                o.selector = (gpts_selector)gpts_rng_below(&rng, 6); o.seed = step; o.train_patterns = run > 1;
                 t_status(gpts_freeze(&m, &t, &c, &o, NULL), GPTS_OK);
                 if (t_state.bad) printf("  %s\n", m.error);
                 gpts_calibration_free(&c);
