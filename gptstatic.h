@@ -4257,16 +4257,44 @@ static gpts_status gptsi_trainer_not_finite(gpts_trainer *t)
     return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
 }
 
-/* what an update may not leave: (P3) wants coefficients of 0 or more, decays above 0, at most 1 */
-static void gptsi_trainer_clamp(gpts_model *m, const gpts_tensor *t, double least)
+/* What an update of trained patterns must leave (P3): no coefficient below 0, decays above 0 and
+   at most 1, and rho from W on as the tail says, for readers that look at rho alone.             */
+static void gptsi_trainer_clamp(gpts_model *m, const gpts_tensor *t)
 {
     gpts_real x[64], most = t && t->kind == GPTS_P_TAIL_DECAY ? 1 : (gpts_real)HUGE_VAL;
     size_t at, n, i;
     for (at = 0; t && at < t->size; at += n) {
         n = gptsi_min(64, t->size - at);
         m->ops->download(m->device, x, t->data + at, n * sizeof *x);
-        for (i = 0; i < n; i++) x[i] = x[i] < (gpts_real)least ? (gpts_real)least : x[i] > most ? most : x[i];
+        for (i = 0; i < n; i++) x[i] = x[i] < 0 ? (gpts_real)FLT_MIN : x[i] > most ? most : x[i];
         m->ops->upload(m->device, t->data + at, x, n * sizeof *x);
+    }
+}
+static void gptsi_trainer_patterns(gpts_model *m, size_t l)
+{
+    const gpts_heads *heads = &m->layers[l].heads;
+    const gpts_tensor *coef = gptsi_layer_tensor(m, l, GPTS_P_TAIL_COEF), *decay = gptsi_layer_tensor(m, l, GPTS_P_TAIL_DECAY);
+    const gpts_tensor *rho = gptsi_layer_tensor(m, l, GPTS_P_RHO);
+    gpts_real c[GPTSI_STATIC_TERMS], lambda[GPTSI_STATIC_TERMS], x[64];
+    size_t s, d, i, n, r, W, R = heads->R;
+    gptsi_static_discard(&m->layers[l].heads, &m->hooks);                 /* derived anew */
+    if (!coef || !decay || !rho || !heads->tail_start || R > GPTSI_STATIC_TERMS) return;
+    gptsi_trainer_clamp(m, coef);
+    gptsi_trainer_clamp(m, decay);
+    for (s = 0; s < heads->n; s++) {
+        m->ops->download(m->device, c, coef->data + s * R, R * sizeof *c);
+        m->ops->download(m->device, lambda, decay->data + s * R, R * sizeof *lambda);
+        W = (size_t)heads->tail_start[s];
+        for (d = W; d < heads->S; d += n) {
+            n = gptsi_min(64, heads->S - d);
+            for (i = 0; i < n; i++) {
+                double w = -HUGE_VAL;
+                for (r = 0; r < R; r++)
+                    if (c[r] > 0) w = gptsi_log_add(w, log((double)c[r]) + (double)(d + i - W) * log((double)lambda[r]));
+                x[i] = (gpts_real)w;
+            }
+            m->ops->upload(m->device, rho->data + s * heads->S + d, x, n * sizeof *x);
+        }
     }
 }
 
@@ -4300,10 +4328,7 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
     t->step++;
     for (i = 0; i < (size_t)m->config.n_layer; i++) {                    /* patterns that moved are derived anew */
         const gpts_tensor *alpha = gptsi_layer_tensor(m, i, GPTS_P_ALPHA);
-        if (!alpha || !alpha->trainable) continue;
-        gptsi_trainer_clamp(m, gptsi_layer_tensor(m, i, GPTS_P_TAIL_COEF), 0);
-        gptsi_trainer_clamp(m, gptsi_layer_tensor(m, i, GPTS_P_TAIL_DECAY), FLT_MIN);
-        gptsi_static_discard(&m->layers[i].heads, &m->hooks);
+        if (alpha && alpha->trainable) gptsi_trainer_patterns(m, i);
     }
     return gptsi_trainer_said(t, m->ops->status(m->device, m->error));
 }
@@ -9758,7 +9783,7 @@ static gpts_status gptsi_shards_read(gpts_file *file, const char *path, gptsi_js
     if (!gptsi_json_take(j, '{')) return GPTS_BAD_FILE;
     do {
         const gpts_file_tensor *found;
-        gptsi_part *part;
+        gptsi_part *part = NULL;
         void *grown = file->tensors;
         if (!gptsi_json_string(j, name, room, &n) || !gptsi_json_take(j, ':')) return GPTS_BAD_FILE;
         if (n != 10 || memcmp(name, "weight_map", 10)) {
