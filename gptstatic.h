@@ -8165,7 +8165,10 @@ static uint32_t gptsi_get32(const unsigned char *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-static uint64_t gptsi_get64(const unsigned char *p) { return gptsi_get32(p) | (uint64_t)gptsi_get32(p + 4) << 32; }
+static uint64_t gptsi_get64(const unsigned char *p)
+{
+    return gptsi_get32(p) | (uint64_t)gptsi_get32(p + 4) << 32;
+}
 static void gptsi_put(unsigned char *p, uint64_t bits, size_t bytes)
 {
     size_t i;
@@ -8189,7 +8192,8 @@ static uint32_t gptsi_float_bits(double x, int odd)
     float f = (float)x;
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    if (odd && x == x && (double)f != x && !(bits & 1)) bits += fabs(x) > fabs((double)f) ? 1u : 0xFFFFFFFFu;
+    if (odd && x == x && (double)f != x && !(bits & 1))
+        bits += fabs(x) > fabs((double)f) ? 1u : 0xFFFFFFFFu;
     return bits;
 }
 
@@ -8247,15 +8251,20 @@ static size_t gptsi_dtype_row(gpts_dtype dtype)
 }
 static const char *gptsi_dtype_name(gpts_dtype dtype)
 {
-    return dtype == GPTS_DTYPE_OTHER ? "a type of 4 to 8 bits" : gptsi_dtypes[gptsi_dtype_row(dtype)].name;
+    return dtype == GPTS_DTYPE_OTHER ? "a type of 4 to 8 bits" :
+        gptsi_dtypes[gptsi_dtype_row(dtype)].name;
 }
-static size_t gptsi_dtype_bytes(gpts_dtype dtype) { return gptsi_dtypes[gptsi_dtype_row(dtype)].bits / 8u; }
+static size_t gptsi_dtype_bytes(gpts_dtype dtype)
+{
+    return gptsi_dtypes[gptsi_dtype_row(dtype)].bits / 8u;
+}
 
 /* ---- sorting ------------------------------------------------------------------------ */
 
 /* Heap sort of an index: no recursion, no allocation, n log n whatever the input. */
 typedef int (*gptsi_before)(const void *context, size_t a, size_t b);
-static void gptsi_sort_sift(size_t *index, size_t root, size_t n, gptsi_before before, const void *context)
+static void gptsi_sort_sift(size_t *index, size_t root, size_t n, gptsi_before before,
+                            const void *context)
 {
     size_t child, item = index[root];
     for (; (child = 2 * root + 1) < n; root = child) {
@@ -8304,14 +8313,29 @@ typedef struct gptsi_part { gpts_file file; uint64_t begin; char *name; } gptsi_
 
 /* Files beyond 2 GiB: C's long is enough where it has 64 bits; elsewhere the system's own call. */
 #if defined(_WIN32)
-static int gptsi_seek(FILE *stream, uint64_t to) { return _fseeki64(stream, (long long)to, SEEK_SET); }
-static int64_t gptsi_tell_end(FILE *stream) { return _fseeki64(stream, 0, SEEK_END) ? -1 : _ftelli64(stream); }
+static int gptsi_seek(FILE *stream, uint64_t to)
+{
+    return _fseeki64(stream, (long long)to, SEEK_SET);
+}
+static int64_t gptsi_tell_end(FILE *stream)
+{
+    return _fseeki64(stream, 0, SEEK_END) ? -1 : _ftelli64(stream);
+}
 #elif LONG_MAX <= 0x7FFFFFFF && defined(_FILE_OFFSET_BITS) && _FILE_OFFSET_BITS == 64 && defined(_POSIX_C_SOURCE)
 static int gptsi_seek(FILE *stream, uint64_t to) { return fseeko(stream, (off_t)to, SEEK_SET); }
-static int64_t gptsi_tell_end(FILE *stream) { return fseeko(stream, 0, SEEK_END) ? -1 : (int64_t)ftello(stream); }
+static int64_t gptsi_tell_end(FILE *stream)
+{
+    return fseeko(stream, 0, SEEK_END) ? -1 : (int64_t)ftello(stream);
+}
 #else
-static int gptsi_seek(FILE *stream, uint64_t to) { return to > LONG_MAX ? -1 : fseek(stream, (long)to, SEEK_SET); }
-static int64_t gptsi_tell_end(FILE *stream) { return fseek(stream, 0, SEEK_END) ? -1 : (int64_t)ftell(stream); }
+static int gptsi_seek(FILE *stream, uint64_t to)
+{
+    return to > LONG_MAX ? -1 : fseek(stream, (long)to, SEEK_SET);
+}
+static int64_t gptsi_tell_end(FILE *stream)
+{
+    return fseek(stream, 0, SEEK_END) ? -1 : (int64_t)ftell(stream);
+}
 #endif
 
 static const char *gptsi_errno_text(int code)
@@ -8357,16 +8381,20 @@ static gpts_status gptsi_open(FILE **stream, uint64_t *bytes, const char *path, 
     if (!path || !*path) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no file name was given");
     errno = 0;
     f = fopen(path, "rb");
-    if (!f) return gptsi_fail(error, GPTS_IO, "cannot open '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+    if (!f)
+        return gptsi_fail(error, GPTS_IO, "cannot open '%s': %s", gptsi_path_end(path),
+            gptsi_errno_text(errno));
     if (fgetc(f) == EOF && ferror(f)) {                       /* POSIX opens folders too */
-        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path),
+            gptsi_errno_text(errno));
         fclose(f);
         return GPTS_IO;
     }
     size = gptsi_tell_end(f);
     if (size < 0 || gptsi_seek(f, 0)) {
         fclose(f);
-        return gptsi_fail(error, GPTS_IO, "cannot read '%s': its size cannot be told", gptsi_path_end(path));
+        return gptsi_fail(error, GPTS_IO, "cannot read '%s': its size cannot be told",
+            gptsi_path_end(path));
     }
     *stream = f;
     *bytes = (uint64_t)size;
@@ -8375,27 +8403,34 @@ static gpts_status gptsi_open(FILE **stream, uint64_t *bytes, const char *path, 
 #endif /* GPTS_NO_STDIO */
 
 /* Bytes offset .. offset+n-1.  A file that has become shorter since it was opened is told. */
-static gpts_status gptsi_source_read(gptsi_source *source, uint64_t offset, void *to, size_t n, char *error)
+static gpts_status gptsi_source_read(gptsi_source *source, uint64_t offset, void *to, size_t n,
+                                     char *error)
 {
     if (offset > source->bytes || n > source->bytes - offset)
-        return gptsi_fail(error, GPTS_BAD_FILE, "%s ends at byte %llu, but %llu bytes are wanted from byte %llu on",
-            source->label, (unsigned long long)source->bytes, (unsigned long long)n, (unsigned long long)offset);
+        return gptsi_fail(error, GPTS_BAD_FILE,
+            "%s ends at byte %llu, but %llu bytes are wanted from byte %llu on",
+            source->label, (unsigned long long)source->bytes, (unsigned long long)n,
+            (unsigned long long)offset);
     if (!n) return GPTS_OK;
     if (source->parts) {                                      /* no tensor lies in two parts */
         const gptsi_part *part = source->parts + source->n_parts;
         do part--; while (part->begin > offset);
-        return gptsi_source_read(part->file.source, part->file.data_offset + (offset - part->begin), to, n, error);
+        return gptsi_source_read(part->file.source, part->file.data_offset + (offset - part->begin),
+            to, n, error);
     }
     if (source->memory) { memcpy(to, source->memory + (size_t)offset, n); return GPTS_OK; }
 #ifndef GPTS_NO_STDIO
     errno = 0;
     if (offset != source->position && gptsi_seek(source->stream, offset))
-        return gptsi_fail(error, GPTS_IO, "cannot read %s: seeking to byte %llu failed", source->label, (unsigned long long)offset);
+        return gptsi_fail(error, GPTS_IO, "cannot read %s: seeking to byte %llu failed",
+            source->label, (unsigned long long)offset);
     source->position = offset;
     if (fread(to, 1, n, source->stream) != n) {
         source->position = UINT64_MAX;
-        return gptsi_fail(error, GPTS_IO, "cannot read %llu bytes of %s at byte %llu: %s", (unsigned long long)n, source->label,
-            (unsigned long long)offset, ferror(source->stream) ? gptsi_errno_text(errno) : "it was cut while it was read");
+        return gptsi_fail(error, GPTS_IO, "cannot read %llu bytes of %s at byte %llu: %s",
+            (unsigned long long)n, source->label,
+            (unsigned long long)offset, ferror(source->stream) ? gptsi_errno_text(errno) :
+            "it was cut while it was read");
     }
     source->position = offset + n;
 #endif
@@ -8405,11 +8440,15 @@ static gpts_status gptsi_source_read(gptsi_source *source, uint64_t offset, void
 GPTS_API void gpts_release(const gpts_hooks *hooks, void *memory) { gptsi_delete(hooks, memory); }
 
 #ifdef GPTS_NO_STDIO
-static gpts_status gptsi_no_files(char *error) { return gptsi_fail(error, GPTS_UNSUPPORTED, "built without files (GPTS_NO_STDIO)"); }
+static gpts_status gptsi_no_files(char *error)
+{
+    return gptsi_fail(error, GPTS_UNSUPPORTED, "built without files (GPTS_NO_STDIO)");
+}
 #endif
 
 /* Reads to the end whatever the size said: special files and growing ones have none. */
-GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes, const gpts_hooks *hooks, char *error)
+GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes,
+                                    const gpts_hooks *hooks, char *error)
 {
 #ifdef GPTS_NO_STDIO
     (void)path; (void)hooks; *data = NULL; *bytes = 0;
@@ -8434,14 +8473,16 @@ GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes
         room = gptsi_mul(room, 2);
     }
     if (text && ferror(stream)) {
-        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+        gptsi_fail(error, GPTS_IO, "cannot read '%s': %s", gptsi_path_end(path),
+            gptsi_errno_text(errno));
         gptsi_delete(hooks, text);
         fclose(stream);
         return GPTS_IO;
     }
     fclose(stream);
-    if (!text) return gptsi_fail(error, GPTS_NO_MEMORY, "out of memory: reading '%s' needs %llu bytes", gptsi_path_end(path),
-        (unsigned long long)(room ? room : size));
+    if (!text)
+        return gptsi_fail(error, GPTS_NO_MEMORY, "out of memory: reading '%s' needs %llu bytes",
+            gptsi_path_end(path), (unsigned long long)(room ? room : size));
     text[n] = 0;
     *data = text;
     *bytes = n;
@@ -8456,7 +8497,8 @@ GPTS_API gpts_status gpts_read_file(const char *path, char **data, size_t *bytes
    safetensors): N at most 100,000,000; the header starts with '{' and may end in spaces;
    no name twice; the ranges, sorted, fill the buffer without a hole, an overlap or a rest;
    each is as long as its shape and type say, in arithmetic that does not wrap.  Where that
-   reader is milder than the page (space before '{', equal duplicates, null for a map), the page holds.
+   reader is milder than the page (space before '{', equal duplicates, null for a map),
+   the page holds.
    Every rule is checked before anything as large as the file says is allocated.
    (tests/safetensors.c)                                                                */
 
@@ -8473,12 +8515,14 @@ typedef struct gptsi_header {                 /* while a header is read */
 
 static gpts_status gptsi_header_fault(gptsi_header *h, const char *what)
 {
-    return gptsi_fail(h->file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: %s (near byte %llu)",
+    return gptsi_fail(h->file->error, GPTS_BAD_FILE,
+        "%s is not a valid safetensors file: %s (near byte %llu)",
         h->file->source->label, what, (unsigned long long)(8 + (h->json.at - h->start)));
 }
 static gpts_status gptsi_entry_fault(gptsi_header *h, const gpts_file_tensor *t, const char *what)
 {
-    return gptsi_fail(h->file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: tensor '%s': %s",
+    return gptsi_fail(h->file->error, GPTS_BAD_FILE,
+        "%s is not a valid safetensors file: tensor '%s': %s",
         h->file->source->label, gptsi_quote(t->name, t->name_bytes).text, what);
 }
 
@@ -8515,18 +8559,22 @@ static gpts_status gptsi_header_metadata(gptsi_header *h)
 {
     gpts_file *file = h->file;
     if (h->metadata_seen++) return gptsi_header_fault(h, "__metadata__ is there twice");
-    if (!gptsi_json_take(&h->json, '{')) return gptsi_header_fault(h, "__metadata__ is not an object");
+    if (!gptsi_json_take(&h->json, '{'))
+        return gptsi_header_fault(h, "__metadata__ is not an object");
     if (gptsi_json_take(&h->json, '}')) return GPTS_OK;
     do {
         gpts_file_pair pair;
         size_t n, m;
         void *grown = file->metadata;
-        if (!gptsi_header_string(h, &pair.key, &n) || !gptsi_json_take(&h->json, ':')) return gptsi_header_fault(h, "no JSON");
-        if (!gptsi_json_is(&h->json, '"')) return gptsi_header_fault(h, "__metadata__ holds what is not a string");
+        if (!gptsi_header_string(h, &pair.key, &n) || !gptsi_json_take(&h->json, ':'))
+            return gptsi_header_fault(h, "no JSON");
+        if (!gptsi_json_is(&h->json, '"'))
+            return gptsi_header_fault(h, "__metadata__ holds what is not a string");
         if (!gptsi_header_string(h, &pair.value, &m)) return gptsi_header_fault(h, "no JSON");
         if (strlen(pair.key) < n || strlen(pair.value) < m) continue;
         if (!gptsi_grow(&file->hooks, &grown, file->n_metadata, &h->metadata_room, sizeof pair))
-            return gptsi_no_memory(file->error, "a file's header", h->metadata_room, 2 * sizeof pair);
+            return gptsi_no_memory(file->error, "a file's header", h->metadata_room,
+                2 * sizeof pair);
         file->metadata = (gpts_file_pair *)grown;
         file->metadata[file->n_metadata++] = pair;
     } while (gptsi_json_take(&h->json, ','));
@@ -8551,39 +8599,48 @@ static gpts_status gptsi_header_entry(gptsi_header *h, gpts_file_tensor *t, unsi
             if (n < sizeof word) gptsi_json_string(j, word, sizeof word, &n);
             else *j = measure;
             if (!gptsi_json_take(j, ':')) return gptsi_header_fault(h, "no JSON");
-            key = n == 5 && !memcmp(word, "dtype", 5) ? DTYPE : n == 5 && !memcmp(word, "shape", 5) ? SHAPE :
+            key = n == 5 && !memcmp(word, "dtype", 5) ? DTYPE : n == 5 &&
+                !memcmp(word, "shape", 5) ? SHAPE :
                   n == 12 && !memcmp(word, "data_offsets", 12) ? OFFSETS : 0;
             if (seen & key) return gptsi_entry_fault(h, t, "a key is there twice");
             seen |= key;
             if (key == DTYPE) {
-                if (!gptsi_json_string(j, word, sizeof word, &n)) return gptsi_entry_fault(h, t, "its dtype is not known");
+                if (!gptsi_json_string(j, word, sizeof word, &n))
+                    return gptsi_entry_fault(h, t, "its dtype is not known");
                 for (i = 0; i < GPTSI_DTYPES; i++)
-                    if (strlen(gptsi_dtypes[i].name) == n && !memcmp(word, gptsi_dtypes[i].name, n)) break;
+                    if (strlen(gptsi_dtypes[i].name) == n && !memcmp(word, gptsi_dtypes[i].name, n))
+                        break;
                 if (i == GPTSI_DTYPES) return gptsi_entry_fault(h, t, "its dtype is not known");
                 t->dtype = gptsi_dtypes[i].dtype;
                 *bits = gptsi_dtypes[i].bits;
             } else if (key == SHAPE) {
                 uint64_t size;
-                if (!gptsi_json_take(j, '[')) return gptsi_entry_fault(h, t, "its shape is no list");
+                if (!gptsi_json_take(j, '['))
+                    return gptsi_entry_fault(h, t, "its shape is no list");
                 t->count = 1;
                 if (gptsi_json_take(j, ']')) continue;
                 do {
-                    if (!gptsi_json_u64(j, &size)) return gptsi_entry_fault(h, t, "its shape is no list of sizes");
-                    if (size && t->count > UINT64_MAX / size) return gptsi_entry_fault(h, t, "its shape is too large");
+                    if (!gptsi_json_u64(j, &size))
+                        return gptsi_entry_fault(h, t, "its shape is no list of sizes");
+                    if (size && t->count > UINT64_MAX / size)
+                        return gptsi_entry_fault(h, t, "its shape is too large");
                     t->count *= size;
                     if (t->rank < GPTS_MAX_RANK) t->shape[t->rank] = size;
                     t->rank++;
                 } while (gptsi_json_take(j, ','));
-                if (!gptsi_json_take(j, ']')) return gptsi_entry_fault(h, t, "its shape is no list of sizes");
+                if (!gptsi_json_take(j, ']'))
+                    return gptsi_entry_fault(h, t, "its shape is no list of sizes");
             } else if (key == OFFSETS) {
-                if (!(gptsi_json_take(j, '[') && gptsi_json_u64(j, &t->begin) && gptsi_json_take(j, ',') &&
+                if (!(gptsi_json_take(j, '[') && gptsi_json_u64(j, &t->begin) &&
+                    gptsi_json_take(j, ',') &&
                       gptsi_json_u64(j, &t->end) && gptsi_json_take(j, ']')))
                     return gptsi_entry_fault(h, t, "its data_offsets are no pair of offsets");
             } else if (!gptsi_json_skip(j)) return gptsi_header_fault(h, "no JSON");
         } while (gptsi_json_take(j, ','));
         if (!gptsi_json_take(j, '}')) return gptsi_header_fault(h, "no JSON");
     }
-    if (seen != (DTYPE | SHAPE | OFFSETS)) return gptsi_entry_fault(h, t, "dtype, shape or data_offsets is missing");
+    if (seen != (DTYPE | SHAPE | OFFSETS))
+        return gptsi_entry_fault(h, t, "dtype, shape or data_offsets is missing");
     return GPTS_OK;
 }
 
@@ -8599,23 +8656,31 @@ static gpts_status gptsi_header_entries(gptsi_header *h)
             void *grown = file->tensors;
             memset(&t, 0, sizeof t);
             h->json.depth = 2;
-            if (!gptsi_header_string(h, &name, &n) || !gptsi_json_take(&h->json, ':')) return gptsi_header_fault(h, "no JSON");
-            if (n == 12 && !memcmp(name, "__metadata__", 12)) { GPTSI_TRY(gptsi_header_metadata(h)); continue; }
+            if (!gptsi_header_string(h, &name, &n) || !gptsi_json_take(&h->json, ':'))
+                return gptsi_header_fault(h, "no JSON");
+            if (n == 12 && !memcmp(name, "__metadata__", 12)) {
+                GPTSI_TRY(gptsi_header_metadata(h));
+                continue;
+            }
             t.name = name; t.name_bytes = n;
             GPTSI_TRY(gptsi_header_entry(h, &t, &bits));
-            if (t.count > UINT64_MAX / bits) return gptsi_entry_fault(h, &t, "its shape is too large");
-            if (t.count * bits % 8) return gptsi_entry_fault(h, &t, "it is no whole number of bytes");
+            if (t.count > UINT64_MAX / bits)
+                return gptsi_entry_fault(h, &t, "its shape is too large");
+            if (t.count * bits % 8)
+                return gptsi_entry_fault(h, &t, "it is no whole number of bytes");
             if (t.end < t.begin || t.end - t.begin != t.count * bits / 8)
                 return gptsi_entry_fault(h, &t, "its data is not as long as shape and dtype say");
             if (!gptsi_grow(&file->hooks, &grown, file->n_tensors, &h->tensors_room, sizeof t))
-                return gptsi_no_memory(file->error, "a file's header", h->tensors_room, 2 * sizeof t);
+                return gptsi_no_memory(file->error, "a file's header", h->tensors_room,
+                    2 * sizeof t);
             file->tensors = (gpts_file_tensor *)grown;
             file->tensors[file->n_tensors++] = t;
         } while (gptsi_json_take(&h->json, ','));
         if (!gptsi_json_take(&h->json, '}')) return gptsi_header_fault(h, "no JSON");
     }
     gptsi_json_space(&h->json);
-    if (h->json.at != h->json.end) return gptsi_header_fault(h, "something follows the header's object");
+    if (h->json.at != h->json.end)
+        return gptsi_header_fault(h, "something follows the header's object");
     return GPTS_OK;
 }
 
@@ -8632,15 +8697,18 @@ static gpts_status gptsi_header_check(gptsi_header *h, size_t *index)
             return gptsi_header_fault(h, "a key is there twice in __metadata__");
     gptsi_sort(index, file->n_tensors, gptsi_range_before, t);
     for (i = 0; i < file->n_tensors; i++) {
-        if (t[index[i]].begin != at) return gptsi_entry_fault(h, &t[index[i]], "a hole or an overlap is before its data");
+        if (t[index[i]].begin != at)
+            return gptsi_entry_fault(h, &t[index[i]], "a hole or an overlap is before its data");
         at = t[index[i]].end;
     }
     if (at != left)
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a valid safetensors file: its tensors take %llu bytes, but %llu follow the header",
+        return gptsi_fail(file->error, GPTS_BAD_FILE,
+            "%s is not a valid safetensors file: its tensors take %llu bytes, but %llu follow the header",
             file->source->label, (unsigned long long)at, (unsigned long long)left);
     gptsi_sort(index, file->n_tensors, gptsi_name_before, t);
     for (i = 1; i < file->n_tensors; i++)
-        if (!gptsi_name_before(t, index[i - 1], index[i])) return gptsi_entry_fault(h, &t[index[i]], "its name is there twice");
+        if (!gptsi_name_before(t, index[i - 1], index[i]))
+            return gptsi_entry_fault(h, &t[index[i]], "its name is there twice");
     return GPTS_OK;
 }
 
@@ -8656,13 +8724,16 @@ static gpts_status gptsi_file_header(gpts_file *file)
     h.file = file;
     file->bytes = source->bytes;
     if (source->bytes < 8)
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a safetensors file: it has %llu bytes, fewer than 8",
+        return gptsi_fail(file->error, GPTS_BAD_FILE,
+            "%s is not a safetensors file: it has %llu bytes, fewer than 8",
             source->label, (unsigned long long)source->bytes);
     GPTSI_TRY(gptsi_source_read(source, 0, length, 8, file->error));
     n = gptsi_get64(length);
     if (n > GPTSI_HEADER_LIMIT || n > source->bytes - 8)
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s is not a safetensors file: a header of %llu bytes %s", source->label,
-            (unsigned long long)n, n > GPTSI_HEADER_LIMIT ? "is longer than the format allows" : "does not fit into it");
+        return gptsi_fail(file->error, GPTS_BAD_FILE,
+            "%s is not a safetensors file: a header of %llu bytes %s", source->label,
+            (unsigned long long)n, n > GPTSI_HEADER_LIMIT ? "is longer than the format allows" :
+            "does not fit into it");
     file->data_offset = 8 + n;
     h.size = (size_t)n + 2;
     text = GPTSI_NEW(&file->hooks, char, (size_t)n + 1);
@@ -8674,7 +8745,8 @@ static gpts_status gptsi_file_header(gpts_file *file)
     h.start = h.json.at = text;
     h.json.end = text + n;
     status = gptsi_source_read(source, 8, text, (size_t)n, file->error);
-    if (status == GPTS_OK && (!n || text[0] != '{')) status = gptsi_header_fault(&h, "no '{' starts the header");
+    if (status == GPTS_OK && (!n || text[0] != '{'))
+        status = gptsi_header_fault(&h, "no '{' starts the header");
     if (status == GPTS_OK) { h.json.at++; status = gptsi_header_entries(&h); }
     if (status == GPTS_OK) {
         size_t count = gptsi_max(1, gptsi_max(file->n_tensors, file->n_metadata));
@@ -8728,7 +8800,8 @@ GPTS_API gpts_status gpts_file_open(gpts_file *file, const char *path, const gpt
     (void)path;
     if (status == GPTS_OK) status = gptsi_no_files(file->error);
 #else
-    if (status == GPTS_OK) status = gptsi_open(&file->source->stream, &file->source->bytes, path, file->error);
+    if (status == GPTS_OK)
+        status = gptsi_open(&file->source->stream, &file->source->bytes, path, file->error);
     if (status == GPTS_OK) {
         snprintf(file->source->label, sizeof file->source->label, "'%s'", gptsi_path_end(path));
         status = gptsi_file_header(file);
@@ -8738,7 +8811,8 @@ GPTS_API gpts_status gpts_file_open(gpts_file *file, const char *path, const gpt
     return status;
 }
 
-GPTS_API gpts_status gpts_file_open_memory(gpts_file *file, const void *data, size_t bytes, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_file_open_memory(gpts_file *file, const void *data, size_t bytes,
+                                           const gpts_hooks *hooks)
 {
     static const unsigned char nothing[1] = { 0 };
     gpts_status status = gptsi_file_begin(file, hooks);
@@ -8752,7 +8826,8 @@ GPTS_API gpts_status gpts_file_open_memory(gpts_file *file, const void *data, si
     return status;
 }
 
-static const gpts_file_tensor *gptsi_file_find(const gpts_file *file, const char *name, size_t bytes)
+static const gpts_file_tensor *gptsi_file_find(const gpts_file *file, const char *name,
+                                               size_t bytes)
 {
     size_t low = 0, high = file->n_tensors;
     while (low < high) {
@@ -8772,32 +8847,39 @@ GPTS_API const gpts_file_tensor *gpts_file_find(const gpts_file *file, const cha
 GPTS_API const char *gpts_file_metadata(const gpts_file *file, const char *key)
 {
     size_t i;
-    for (i = 0; i < file->n_metadata; i++) if (!strcmp(file->metadata[i].key, key)) return file->metadata[i].value;
+    for (i = 0; i < file->n_metadata; i++)
+        if (!strcmp(file->metadata[i].key, key)) return file->metadata[i].value;
     return NULL;
 }
 
 /* Bytes of a tensor's values first .. first+count-1, after the checks that every read needs. */
-static gpts_status gptsi_file_range(gpts_file *file, const gpts_file_tensor *t, uint64_t first, size_t count)
+static gpts_status gptsi_file_range(gpts_file *file, const gpts_file_tensor *t, uint64_t first,
+                                    size_t count)
 {
-    if (!file->source || !t) return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "no open file or no tensor to read from");
+    if (!file->source || !t)
+        return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "no open file or no tensor to read from");
     if (first <= t->count && count <= t->count - first) return GPTS_OK;
-    return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "%s: values %llu to %llu are wanted of tensor '%s', which has %llu",
+    return gptsi_fail(file->error, GPTS_BAD_ARGUMENT,
+        "%s: values %llu to %llu are wanted of tensor '%s', which has %llu",
         file->source->label, (unsigned long long)first, (unsigned long long)first + count,
         gptsi_quote(t->name, t->name_bytes).text, (unsigned long long)t->count);
 }
 static gpts_status gptsi_file_type(gpts_file *file, const gpts_file_tensor *t, const char *expected)
 {
-    return gptsi_fail(file->error, GPTS_UNSUPPORTED, "%s: tensor '%s' is %s, expected %s", file->source->label,
+    return gptsi_fail(file->error, GPTS_UNSUPPORTED, "%s: tensor '%s' is %s, expected %s",
+        file->source->label,
         gptsi_quote(t->name, t->name_bytes).text, gptsi_dtype_name(t->dtype), expected);
 }
 
-GPTS_API gpts_status gpts_file_read(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, gpts_real *values)
+GPTS_API gpts_status gpts_file_read(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first,
+                                    size_t count, gpts_real *values)
 {
     unsigned char raw[2048];
     size_t size, n, i;
     uint64_t at;
     GPTSI_TRY(gptsi_file_range(file, tensor, first, count));
-    if (tensor->dtype != GPTS_F32 && tensor->dtype != GPTS_F16 && tensor->dtype != GPTS_BF16 && tensor->dtype != GPTS_F64)
+    if (tensor->dtype != GPTS_F32 && tensor->dtype != GPTS_F16 && tensor->dtype != GPTS_BF16 &&
+        tensor->dtype != GPTS_F64)
         return gptsi_file_type(file, tensor, "F32, F16, BF16 or F64");
     size = gptsi_dtype_bytes(tensor->dtype);
     at = file->data_offset + tensor->begin + first * size;
@@ -8821,7 +8903,8 @@ GPTS_API gpts_status gpts_file_read(gpts_file *file, const gpts_file_tensor *ten
 }
 
 /* One tensor's integers of 1, 4 or 8 bytes, wide. */
-static gpts_status gptsi_file_read_i64(gpts_file *file, const gpts_file_tensor *t, uint64_t first, size_t count, int64_t *values)
+static gpts_status gptsi_file_read_i64(gpts_file *file, const gpts_file_tensor *t, uint64_t first,
+                                       size_t count, int64_t *values)
 {
     unsigned char raw[8];
     size_t size, i;
@@ -8829,20 +8912,24 @@ static gpts_status gptsi_file_read_i64(gpts_file *file, const gpts_file_tensor *
     if (t->dtype != GPTS_I32 && t->dtype != GPTS_I64) return gptsi_file_type(file, t, "I32 or I64");
     size = gptsi_dtype_bytes(t->dtype);
     for (i = 0; i < count; i++) {
-        GPTSI_TRY(gptsi_source_read(file->source, file->data_offset + t->begin + (first + i) * size, raw, size, file->error));
+        GPTSI_TRY(gptsi_source_read(file->source, file->data_offset + t->begin + (first + i) * size,
+            raw, size, file->error));
         values[i] = size == 4 ? (int64_t)(int32_t)gptsi_get32(raw) : (int64_t)gptsi_get64(raw);
     }
     return GPTS_OK;
 }
-GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor *tensor, uint64_t first, size_t count, int32_t *values)
+GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor *tensor,
+                                        uint64_t first, size_t count, int32_t *values)
 {
     int64_t wide = 0;
     size_t i;
     for (i = 0; i < count; i++) {
         GPTSI_TRY(gptsi_file_read_i64(file, tensor, first + i, 1, &wide));
         if (wide < INT32_MIN || wide > INT32_MAX)
-            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is %lld, too large here", file->source->label,
-                (unsigned long long)(first + i), gptsi_quote(tensor->name, tensor->name_bytes).text, (long long)wide);
+            return gptsi_fail(file->error, GPTS_BAD_FILE,
+                "%s: value %llu of tensor '%s' is %lld, too large here", file->source->label,
+                (unsigned long long)(first + i), gptsi_quote(tensor->name, tensor->name_bytes).text,
+                (long long)wide);
         values[i] = (int32_t)wide;
     }
     return GPTS_OK;
@@ -8857,9 +8944,14 @@ GPTS_API gpts_status gpts_file_read_i32(gpts_file *file, const gpts_file_tensor 
 #ifdef __cplusplus
 extern "C"
 #endif
-__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long flags);
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+    unsigned long flags);
 static int gptsi_flush(FILE *stream) { return fflush(stream) || _commit(_fileno(stream)); }
-static int gptsi_rename(const char *from, const char *to) { return MoveFileExA(from, to, 1 | 8) ? 0 : -1; }  /* replace, write through */
+/* replace, write through */
+static int gptsi_rename(const char *from, const char *to)
+{
+    return MoveFileExA(from, to, 1 | 8) ? 0 : -1;
+}
 static uint64_t gptsi_process(void) { return 0; }
 #elif defined(__unix__) || defined(__APPLE__)
 #define GPTSI_POSIX
@@ -8872,7 +8964,10 @@ int (fileno)(FILE *stream);
 int (flock)(int descriptor, int operation);
 #endif
 /* A file that cannot be synced (a pipe) has nothing to lose. */
-static int gptsi_flush(FILE *stream) { return fflush(stream) || (fsync(fileno(stream)) && errno != EINVAL); }
+static int gptsi_flush(FILE *stream)
+{
+    return fflush(stream) || (fsync(fileno(stream)) && errno != EINVAL);
+}
 static int gptsi_rename(const char *from, const char *to) { return rename(from, to); }
 static uint64_t gptsi_process(void) { return (uint64_t)getpid(); }
 #else
@@ -8904,7 +8999,8 @@ static void gptsi_output_take_over(gptsi_output *out)
 #ifdef GPTSI_POSIX
     struct stat held, named;
     int fresh;
-    if (stat(out->temporary, &named) == 0 && (named.st_mode & 0170000) != 0100000) return;      /* no regular file */
+    if (stat(out->temporary, &named) == 0 && (named.st_mode & 0170000) != 0100000)
+        return;      /* no regular file */
     out->lock = fopen(out->temporary, "ab");
     if (!out->lock) return;
     fresh = flock(fileno(out->lock), 2 | 4) == 0 &&           /* LOCK_EX | LOCK_NB */
@@ -8921,7 +9017,8 @@ static void gptsi_output_take_over(gptsi_output *out)
 
 /* Where that cannot be had, a name of its own: a hash of process, time and place, tried until
    no such file is there. */
-static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const gpts_hooks *hooks,
+                                      char *error)
 {
     size_t room;
     uint64_t n;
@@ -8936,7 +9033,8 @@ static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const
     errno = 0;
     for (n = 0; n < 64 && !out->stream; n++) {
         FILE *there;
-        uint64_t hash = gptsi_hash(gptsi_process(), (uint64_t)time(NULL) << 20 ^ (uint64_t)clock(), (uint64_t)(uintptr_t)out->temporary + n);
+        uint64_t hash = gptsi_hash(gptsi_process(), (uint64_t)time(NULL) << 20 ^ (uint64_t)clock(),
+            (uint64_t)(uintptr_t)out->temporary + n);
         snprintf(out->temporary, room, "%s.%016llx.saving", path, (unsigned long long)hash);
         there = fopen(out->temporary, "rb");
         if (there) { fclose(there); continue; }
@@ -8946,7 +9044,8 @@ static gpts_status gptsi_output_begin(gptsi_output *out, const char *path, const
     }
     if (out->stream) return GPTS_OK;
     gptsi_delete(hooks, out->temporary);
-    return gptsi_fail(error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(path), gptsi_errno_text(errno));
+    return gptsi_fail(error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(path),
+        gptsi_errno_text(errno));
 }
 static void gptsi_output_bytes(gptsi_output *out, const void *data, size_t n)
 {
@@ -8959,15 +9058,18 @@ static gpts_status gptsi_output_end(gptsi_output *out, gpts_status status)
     errno = 0;
     if (status == GPTS_OK && !out->failed && gptsi_flush(out->stream)) gptsi_output_fail(out);
     if (fclose(out->stream)) gptsi_output_fail(out);
-    if (status == GPTS_OK && !out->failed && gptsi_rename(out->temporary, out->path)) gptsi_output_fail(out);
+    if (status == GPTS_OK && !out->failed && gptsi_rename(out->temporary, out->path))
+        gptsi_output_fail(out);
     if (status != GPTS_OK || out->failed) remove(out->temporary);
     if (out->lock) fclose(out->lock);
     gptsi_delete(out->hooks, out->temporary);
     if (status == GPTS_OK && out->failed)
-        return gptsi_fail(out->error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(out->path), gptsi_errno_text(out->code));
+        return gptsi_fail(out->error, GPTS_IO, "cannot write '%s': %s", gptsi_path_end(out->path),
+            gptsi_errno_text(out->code));
     return status;
 }
-static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes,
+                                      const gpts_hooks *hooks, char *error)
 {
     gptsi_output out;
     GPTSI_TRY(gptsi_output_begin(&out, path, hooks, error));
@@ -8977,23 +9079,32 @@ static gpts_status gptsi_replace_file(const char *path, const void *data, size_t
 
 /* Values of one tensor, in chunks through `raw`; `device` (or NULL) is where the reals are. */
 enum { GPTSI_CHUNK = 1 << 18 };
-static void gptsi_output_values(gptsi_output *out, const gpts_file_entry *entry, uint64_t count, const gpts_model *device, unsigned char *raw)
+static void gptsi_output_values(gptsi_output *out, const gpts_file_entry *entry, uint64_t count,
+                                const gpts_model *device, unsigned char *raw)
 {
     size_t size = gptsi_dtype_bytes(entry->dtype), n, i, from;
     int reals = entry->dtype == GPTS_F32 || entry->dtype == GPTS_F16 || entry->dtype == GPTS_BF16;
     const char *data = (const char *)entry->data;
-    unsigned char *host = raw + GPTSI_CHUNK;                  /* the second half: what a device held */
+    /* the second half: what a device held */
+    unsigned char *host = raw + GPTSI_CHUNK;
     from = reals ? sizeof(gpts_real) : size;
     for (; count; count -= n, data += n * from) {
         const void *values = data;
         n = (size_t)(count < GPTSI_CHUNK / 8 ? count : GPTSI_CHUNK / 8);
-        if (device && device->ops) { device->ops->download(device->device, host, data, n * from); values = host; }
-        if (size == from && gptsi_little_endian()) { gptsi_output_bytes(out, values, n * size); continue; }
+        if (device && device->ops) {
+            device->ops->download(device->device, host, data, n * from);
+            values = host;
+        }
+        if (size == from && gptsi_little_endian()) {
+            gptsi_output_bytes(out, values, n * size);
+            continue;
+        }
         for (i = 0; i < n; i++) {
             uint64_t bits = 0;
             if (reals) {
                 double x = (double)((const gpts_real *)values)[i];
-                bits = entry->dtype == GPTS_F16 ? gptsi_to_f16(x) : entry->dtype == GPTS_BF16 ? gptsi_to_bf16(x) : gptsi_float_bits(x, 0);
+                bits = entry->dtype == GPTS_F16 ? gptsi_to_f16(x) : entry->dtype == GPTS_BF16 ?
+                    gptsi_to_bf16(x) : gptsi_float_bits(x, 0);
             } else if (size == 4) bits = ((const uint32_t *)values)[i];
             else bits = ((const uint64_t *)values)[i];
             gptsi_put(raw + i * size, bits, size);
@@ -9002,7 +9113,8 @@ static void gptsi_output_values(gptsi_output *out, const gpts_file_entry *entry,
     }
 }
 
-static int gptsi_entry_before(const void *context, size_t a, size_t b)       /* the reference writer's order */
+/* the reference writer's order */
+static int gptsi_entry_before(const void *context, size_t a, size_t b)
 {
     const gpts_file_entry *entries = (const gpts_file_entry *)context;
     if (entries[a].dtype != entries[b].dtype) return entries[a].dtype > entries[b].dtype;
@@ -9015,18 +9127,22 @@ static int gptsi_entry_name_before(const void *context, size_t a, size_t b)
 }
 
 /* The header's text, or the sentence why not; order [n], count [n] = */
-static gpts_status gptsi_output_header(gptsi_text *text, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
-                                       size_t n_metadata, size_t *order, uint64_t *count, char *error)
+static gpts_status gptsi_output_header(gptsi_text *text, const gpts_file_entry *entries, size_t n,
+                                       const gpts_file_pair *metadata, size_t n_metadata,
+                                       size_t *order, uint64_t *count, char *error)
 {
     uint64_t at = 0;
     size_t i, r;
     gptsi_sort(order, n_metadata, gptsi_pair_before, metadata);
     for (i = 0; i < n_metadata; i++) {
         const gpts_file_pair *pair = &metadata[order[i]];
-        if (!gptsi_utf8_valid(pair->key, strlen(pair->key)) || !gptsi_utf8_valid(pair->value, strlen(pair->value)))
-            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is not UTF-8", gptsi_quote(pair->key, strlen(pair->key)).text);
+        if (!gptsi_utf8_valid(pair->key, strlen(pair->key)) ||
+            !gptsi_utf8_valid(pair->value, strlen(pair->value)))
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is not UTF-8",
+                gptsi_quote(pair->key, strlen(pair->key)).text);
         if (i && !strcmp(pair->key, metadata[order[i - 1]].key))
-            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is there twice", gptsi_quote(pair->key, strlen(pair->key)).text);
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "metadata '%s' is there twice",
+                gptsi_quote(pair->key, strlen(pair->key)).text);
     }
     gptsi_text_add(text, "{");
     for (i = 0; i < n_metadata; i++) {
@@ -9040,20 +9156,26 @@ static gpts_status gptsi_output_header(gptsi_text *text, const gpts_file_entry *
     for (i = 0; i < n; i++) {
         const char *name = entries[order[i]].name;
         if (!gptsi_utf8_valid(name, strlen(name)) || !strcmp(name, "__metadata__"))
-            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no tensor can have the name '%s'", gptsi_quote(name, strlen(name)).text);
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "no tensor can have the name '%s'",
+                gptsi_quote(name, strlen(name)).text);
         if (i && !strcmp(name, entries[order[i - 1]].name))
-            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is there twice", gptsi_quote(name, strlen(name)).text);
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is there twice",
+                gptsi_quote(name, strlen(name)).text);
     }
     gptsi_sort(order, n, gptsi_entry_before, entries);
     for (i = 0; i < n; i++) {
         const gpts_file_entry *e = &entries[order[i]];
         uint64_t bytes;
-        if (e->rank > GPTS_MAX_RANK || !(e->dtype == GPTS_F16 || e->dtype == GPTS_BF16 || e->dtype == GPTS_I32 ||
+        if (e->rank > GPTS_MAX_RANK || !(e->dtype == GPTS_F16 || e->dtype == GPTS_BF16 ||
+            e->dtype == GPTS_I32 ||
             e->dtype == GPTS_F32 || e->dtype == GPTS_F64 || e->dtype == GPTS_I64))
-            return gptsi_fail(error, GPTS_UNSUPPORTED, "tensor '%s': this type or rank cannot be written", gptsi_quote(e->name, strlen(e->name)).text);
+            return gptsi_fail(error, GPTS_UNSUPPORTED,
+                "tensor '%s': this type or rank cannot be written",
+                gptsi_quote(e->name, strlen(e->name)).text);
         for (r = 0, count[order[i]] = 1; r < e->rank; r++) {
             if (e->shape[r] && count[order[i]] > (UINT64_MAX >> 8) / e->shape[r])
-                return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is too large", gptsi_quote(e->name, strlen(e->name)).text);
+                return gptsi_fail(error, GPTS_BAD_ARGUMENT, "tensor '%s' is too large",
+                    gptsi_quote(e->name, strlen(e->name)).text);
             count[order[i]] *= e->shape[r];
         }
         bytes = count[order[i]] * gptsi_dtype_bytes(e->dtype);
@@ -9071,19 +9193,24 @@ static gpts_status gptsi_output_header(gptsi_text *text, const gpts_file_entry *
         gptsi_text_add(text, ",");
         gptsi_text_integer(text, (int64_t)(at + bytes));
         gptsi_text_add(text, "]}");
-        if (at > (uint64_t)INT64_MAX - bytes) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "the tensors are too large together");
+        if (at > (uint64_t)INT64_MAX - bytes)
+            return gptsi_fail(error, GPTS_BAD_ARGUMENT, "the tensors are too large together");
         at += bytes;
     }
     gptsi_text_add(text, "}");
     while (!text->failed && text->n % 8) gptsi_text_add(text, " ");
     if (text->failed) return gptsi_no_memory(error, "a file's header", text->n, 2);
-    if (text->n > GPTSI_HEADER_LIMIT) return gptsi_fail(error, GPTS_BAD_ARGUMENT, "the names of the tensors are too long together");
+    if (text->n > GPTSI_HEADER_LIMIT)
+        return gptsi_fail(error, GPTS_BAD_ARGUMENT,
+            "the names of the tensors are too long together");
     return GPTS_OK;
 }
 
 /* The reals of the first n_device entries lie where `device` works (NULL: all in memory). */
-static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
-                                    size_t n_metadata, const gpts_model *device, size_t n_device, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n,
+                                    const gpts_file_pair *metadata, size_t n_metadata,
+                                    const gpts_model *device, size_t n_device,
+                                    const gpts_hooks *hooks, char *error)
 {
     size_t *order = GPTSI_NEW(hooks, size_t, gptsi_max(gptsi_max(n, n_metadata), 1)), i;
     uint64_t *count = GPTSI_NEW(hooks, uint64_t, gptsi_max(n, 1));
@@ -9093,7 +9220,8 @@ static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *ent
     gpts_status status;
     memset(&text, 0, sizeof text);
     text.hooks = hooks;
-    if (order && count && raw) status = gptsi_output_header(&text, entries, n, metadata, n_metadata, order, count, error);
+    if (order && count && raw)
+        status = gptsi_output_header(&text, entries, n, metadata, n_metadata, order, count, error);
     else status = gptsi_no_memory(error, "writing a file", 2 * GPTSI_CHUNK, 1);
     if (status == GPTS_OK) status = gptsi_output_begin(&out, path, hooks, error);
     if (status == GPTS_OK) {
@@ -9101,8 +9229,10 @@ static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *ent
         gptsi_output_bytes(&out, length, 8);
         gptsi_output_bytes(&out, text.data, text.n);
         for (i = 0; i < n && !out.failed; i++)
-            gptsi_output_values(&out, &entries[order[i]], count[order[i]], order[i] < n_device ? device : NULL, raw);
-        if (device && device->ops && device->ops->status) status = device->ops->status(device->device, error);
+            gptsi_output_values(&out, &entries[order[i]], count[order[i]],
+                order[i] < n_device ? device : NULL, raw);
+        if (device && device->ops && device->ops->status)
+            status = device->ops->status(device->device, error);
         status = gptsi_output_end(&out, status);
     }
     gptsi_delete(hooks, text.data);
@@ -9112,21 +9242,25 @@ static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *ent
     return status;
 }
 #else
-static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
-                                    size_t n_metadata, const gpts_model *device, size_t n_device, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_file_write(const char *path, const gpts_file_entry *entries, size_t n,
+                                    const gpts_file_pair *metadata, size_t n_metadata,
+                                    const gpts_model *device, size_t n_device,
+                                    const gpts_hooks *hooks, char *error)
 {
     (void)path; (void)entries; (void)n; (void)metadata; (void)n_metadata; (void)device; (void)n_device; (void)hooks;
     return gptsi_no_files(error);
 }
-static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_replace_file(const char *path, const void *data, size_t bytes,
+                                      const gpts_hooks *hooks, char *error)
 {
     (void)path; (void)data; (void)bytes; (void)hooks;
     return gptsi_no_files(error);
 }
 #endif /* GPTS_NO_STDIO */
 
-GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *entries, size_t n, const gpts_file_pair *metadata,
-                                     size_t n_metadata, const gpts_hooks *hooks, char *error)
+GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *entries, size_t n,
+                                     const gpts_file_pair *metadata, size_t n_metadata,
+                                     const gpts_hooks *hooks, char *error)
 {
     return gptsi_file_write(path, entries, n, metadata, n_metadata, NULL, 0, hooks, error);
 }
@@ -9134,8 +9268,10 @@ GPTS_API gpts_status gpts_file_write(const char *path, const gpts_file_entry *en
 /* ---- a model's config as JSON ------------------------------------------------------------
    The keys are GPT-2's own (Hugging Face config.json) and ours; unknown ones are ignored.  */
 
-typedef char gptsi_label[20];                  /* tables of words: no pointers, so no data to relocate */
-static const gptsi_label gptsi_activation_names[] = { "gelu_new", "gelu", "relu", "gelu_pytorch_tanh" };
+/* tables of words: no pointers, so no data to relocate */
+typedef char gptsi_label[20];
+static const gptsi_label gptsi_activation_names[] = { "gelu_new", "gelu", "relu",
+    "gelu_pytorch_tanh" };
 static const gptsi_label gptsi_position_names[] = { "learned", "rope", "none" };
 static const gptsi_label gptsi_norm_names[] = { "layer_norm", "none" };
 
@@ -9162,7 +9298,8 @@ static void gptsi_config_text(gptsi_text *text, const gpts_config *c, const char
     gptsi_text_add(text, "\",\"layer_norm_epsilon\":");
     gptsi_text_double(text, c->layer_norm_epsilon);
     gptsi_text_add(text, c->bias ? ",\"bias\":true" : ",\"bias\":false");
-    gptsi_text_add(text, c->tie_word_embeddings ? ",\"tie_word_embeddings\":true" : ",\"tie_word_embeddings\":false");
+    gptsi_text_add(text, c->tie_word_embeddings ? ",\"tie_word_embeddings\":true" :
+        ",\"tie_word_embeddings\":false");
     if (c->unscaled_scores) gptsi_text_add(text, ",\"scale_attn_weights\":false");
     gptsi_text_add(text, ",\"rope_theta\":");
     gptsi_text_double(text, c->rope_theta);
@@ -9207,12 +9344,17 @@ static int gptsi_config_name(gptsi_json *j, const gptsi_label *names, size_t n, 
     char word[32];
     size_t length, i;
     if (!gptsi_json_string(j, word, sizeof word - 1, &length)) return 0;
-    for (i = 0; i < n; i++) if (strlen(names[i]) == length && !memcmp(names[i], word, length)) { *value = (int)i; return 1; }
+    for (i = 0; i < n; i++)
+        if (strlen(names[i]) == length && !memcmp(names[i], word, length)) {
+            *value = (int)i;
+            return 1;
+        }
     return 0;
 }
 
 /* Overwrites what the text has; `from` names it in sentences. */
-static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char *text, size_t bytes, const char *from, char *error)
+static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char *text, size_t bytes,
+                                      const char *from, char *error)
 {
     const struct { const char *key; int64_t *integer; int *flag; double *real; const gptsi_label *names; int n_names; unsigned mark; } rows[] = {
         { "vocab_size", &c->vocab_size, NULL, NULL, NULL, 0, 0 },
@@ -9238,7 +9380,8 @@ static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char 
     gptsi_json j;
     unsigned long seen = 0;
     j.at = text; j.end = text + bytes; j.depth = 1;
-    if (!gptsi_json_take(&j, '{')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not a JSON object", from);
+    if (!gptsi_json_take(&j, '{'))
+        return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not a JSON object", from);
     if (!gptsi_json_take(&j, '}')) {
         do {
             gptsi_json measure;
@@ -9251,19 +9394,29 @@ static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char 
             key[0] = 0;
             if (good && n < sizeof key) gptsi_json_string(&j, key, sizeof key, &n);
             j = good ? measure : j;
-            if (!good || !gptsi_json_take(&j, ':')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
-            for (i = 0; i < ROWS; i++) if (strlen(rows[i].key) == n && !memcmp(rows[i].key, key, n)) break;
+            if (!good || !gptsi_json_take(&j, ':'))
+                return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+            for (i = 0; i < ROWS; i++)
+                if (strlen(rows[i].key) == n && !memcmp(rows[i].key, key, n)) break;
             if (i == ROWS || gptsi_json_null(&j)) {
-                if (i == ROWS && !gptsi_json_skip(&j)) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+                if (i == ROWS && !gptsi_json_skip(&j))
+                    return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON",
+                        from);
                 continue;
             }
-            if (seen >> i & 1) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s has %s twice", from, rows[i].key);
+            if (seen >> i & 1)
+                return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s has %s twice", from,
+                    rows[i].key);
             seen |= 1ul << i;
             if (rows[i].integer) good = gptsi_json_i64(&j, rows[i].integer);
             else if (rows[i].real) good = gptsi_config_double(&j, rows[i].real);
-            else if (rows[i].names) good = gptsi_config_name(&j, rows[i].names, (size_t)rows[i].n_names, &flag);
+            else if (rows[i].names)
+                good = gptsi_config_name(&j, rows[i].names, (size_t)rows[i].n_names, &flag);
             else good = gptsi_json_bool(&j, &flag);
-            if (!good) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s: the value of %s is none that is known here", from, rows[i].key);
+            if (!good)
+                return gptsi_fail(error, GPTS_BAD_FILE,
+                    "the config in %s: the value of %s is none that is known here", from,
+                    rows[i].key);
             *has |= rows[i].mark;
             if (rows[i].flag) *rows[i].flag = rows[i].flag == &c->unscaled_scores ? !flag : flag;
             else if (rows[i].names == gptsi_activation_names) {
@@ -9272,12 +9425,15 @@ static gpts_status gptsi_config_parse(gpts_config *c, unsigned *has, const char 
             } else if (rows[i].names == gptsi_position_names) c->position = (gpts_position)flag;
             else if (rows[i].names == gptsi_norm_names) c->norm = (gpts_norm)flag;
             else if (!rows[i].integer && !rows[i].real && flag)
-                return gptsi_fail(error, GPTS_UNSUPPORTED, "the config in %s asks for %s, which is not supported", from, rows[i].key);
+                return gptsi_fail(error, GPTS_UNSUPPORTED,
+                    "the config in %s asks for %s, which is not supported", from, rows[i].key);
         } while (gptsi_json_take(&j, ','));
-        if (!gptsi_json_take(&j, '}')) return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
+        if (!gptsi_json_take(&j, '}'))
+            return gptsi_fail(error, GPTS_BAD_FILE, "the config in %s is not valid JSON", from);
     }
     gptsi_json_space(&j);
-    if (j.at != j.end && *j.at) return gptsi_fail(error, GPTS_BAD_FILE, "something follows the config in %s", from);
+    if (j.at != j.end && *j.at)
+        return gptsi_fail(error, GPTS_BAD_FILE, "something follows the config in %s", from);
     return GPTS_OK;
 }
 
@@ -9299,7 +9455,8 @@ static const gpts_file_tensor *gptsi_reader_find(gptsi_reader *r, const char *na
 {
     char full[GPTS_NAME_BYTES + 32];
     const gpts_file_tensor *t;
-    snprintf(full, sizeof full, "%s%s%s", r->outer, strcmp(name, "lm_head.weight") ? r->inner : "", name);
+    snprintf(full, sizeof full, "%s%s%s", r->outer, strcmp(name, "lm_head.weight") ? r->inner : "",
+        name);
     t = gpts_file_find(r->file, full);
     if (t && r->used) r->used[t - r->file->tensors] = 1;
     return t;
@@ -9313,7 +9470,11 @@ static gptsi_shape_text gptsi_shape(size_t rank, const uint64_t *shape)
     size_t n = 1, i;
     s.text[0] = '['; s.text[1] = 0;
     for (i = 0; i < rank && n < sizeof s.text; i++) {
-        if (i == GPTS_MAX_RANK) { snprintf(s.text + n, sizeof s.text - n, ",..."); n = strlen(s.text); break; }
+        if (i == GPTS_MAX_RANK) {
+            snprintf(s.text + n, sizeof s.text - n, ",...");
+            n = strlen(s.text);
+            break;
+        }
         snprintf(s.text + n, sizeof s.text - n, i ? ",%llu" : "%llu", (unsigned long long)shape[i]);
         n = strlen(s.text);
     }
@@ -9322,61 +9483,79 @@ static gptsi_shape_text gptsi_shape(size_t rank, const uint64_t *shape)
 }
 
 /* The tensor `name` with this shape, or the sentence that says what was expected and found. */
-static gpts_status gptsi_reader_expect(gptsi_reader *r, const char *name, size_t rank, size_t rows, size_t columns,
-                                       const gpts_file_tensor **found)
+static gpts_status gptsi_reader_expect(gptsi_reader *r, const char *name, size_t rank, size_t rows,
+                                       size_t columns, const gpts_file_tensor **found)
 {
     const gpts_file_tensor *t = gptsi_reader_find(r, name);
     uint64_t shape[2];
     shape[0] = rows; shape[1] = columns;
     *found = t;
-    if (!t) return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: tensor '%s' of shape %s is missing", r->file->source->label, name, gptsi_shape(rank, shape).text);
+    if (!t)
+        return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: tensor '%s' of shape %s is missing",
+            r->file->source->label, name, gptsi_shape(rank, shape).text);
     if (t->rank != rank || t->shape[0] != rows || (rank == 2 && t->shape[1] != columns))
-        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected %s", r->file->source->label, name,
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected %s",
+            r->file->source->label, name,
             gptsi_shape(t->rank, t->shape).text, gptsi_shape(rank, shape).text);
     return GPTS_OK;
 }
-static int gptsi_is_real(gpts_dtype dtype) { return dtype == GPTS_F32 || dtype == GPTS_F16 || dtype == GPTS_BF16 || dtype == GPTS_F64; }
+static int gptsi_is_real(gpts_dtype dtype)
+{
+    return dtype == GPTS_F32 || dtype == GPTS_F16 || dtype == GPTS_BF16 || dtype == GPTS_F64;
+}
 static int gptsi_is_linear(gpts_parameter kind)
 {
-    return kind == GPTS_P_ATTN_W || kind == GPTS_P_ATTN_PROJ_W || kind == GPTS_P_MLP_FC_W || kind == GPTS_P_MLP_PROJ_W;
+    return kind == GPTS_P_ATTN_W || kind == GPTS_P_ATTN_PROJ_W || kind == GPTS_P_MLP_FC_W ||
+        kind == GPTS_P_MLP_PROJ_W;
 }
 
 /* The model's tensor in the file: there, of the right shape (turned round if need be), of reals. */
-static gpts_status gptsi_reader_match(gptsi_reader *r, const gpts_tensor *ours, const gpts_file_tensor **found)
+static gpts_status gptsi_reader_match(gptsi_reader *r, const gpts_tensor *ours,
+                                      const gpts_file_tensor **found)
 {
     int turned = r->transposed && gptsi_is_linear(ours->kind);
-    GPTSI_TRY(gptsi_reader_expect(r, ours->name, ours->rank, turned ? ours->columns : ours->rows, turned ? ours->rows : ours->columns, found));
+    GPTSI_TRY(gptsi_reader_expect(r, ours->name, ours->rank, turned ? ours->columns : ours->rows,
+        turned ? ours->rows : ours->columns, found));
     if (gptsi_is_real((*found)->dtype)) return GPTS_OK;
-    return gptsi_fail(r->error, GPTS_UNSUPPORTED, "%s: tensor '%s' is %s, expected F32, F16, BF16 or F64", r->file->source->label,
+    return gptsi_fail(r->error, GPTS_UNSUPPORTED,
+        "%s: tensor '%s' is %s, expected F32, F16, BF16 or F64", r->file->source->label,
         ours->name, gptsi_dtype_name((*found)->dtype));
 }
 
-static gpts_status gptsi_reader_finite(gptsi_reader *r, const char *name, const gpts_real *x, size_t n)
+static gpts_status gptsi_reader_finite(gptsi_reader *r, const char *name, const gpts_real *x,
+                                       size_t n)
 {
     size_t i;
     for (i = 0; i < n; i++)
         if (!(fabs((double)x[i]) <= DBL_MAX))
-            return gptsi_fail(r->error, GPTS_NOT_FINITE, "%s: value %llu of tensor '%s' is %s, expected a finite number",
-                r->file->source->label, (unsigned long long)i, name, x[i] == x[i] ? "infinite" : "not a number");
+            return gptsi_fail(r->error, GPTS_NOT_FINITE,
+                "%s: value %llu of tensor '%s' is %s, expected a finite number",
+                r->file->source->label, (unsigned long long)i, name,
+                x[i] == x[i] ? "infinite" : "not a number");
     return GPTS_OK;
 }
 
 /* Reads a tensor of the model; what is stored [out,in] by 16 rows at a time. */
-static gpts_status gptsi_reader_values(gptsi_reader *r, const gpts_tensor *ours, const gpts_hooks *hooks)
+static gpts_status gptsi_reader_values(gptsi_reader *r, const gpts_tensor *ours,
+                                       const gpts_hooks *hooks)
 {
     const gpts_file_tensor *t;
     gpts_real *rows;
     size_t in = ours->rows, out = ours->columns, o, i, k, n;
     gpts_status status = GPTS_OK;
     GPTSI_TRY(gptsi_reader_match(r, ours, &t));
-    if (!r->transposed || !gptsi_is_linear(ours->kind)) status = gpts_file_read(r->file, t, 0, ours->size, ours->data);
+    if (!r->transposed || !gptsi_is_linear(ours->kind))
+        status = gpts_file_read(r->file, t, 0, ours->size, ours->data);
     else {
         rows = GPTSI_NEW(hooks, gpts_real, gptsi_mul(16, in));
-        if (!rows) return gptsi_no_memory(r->error, "turning a matrix round", gptsi_mul(16, in), sizeof *rows);
+        if (!rows)
+            return gptsi_no_memory(r->error, "turning a matrix round", gptsi_mul(16, in),
+                sizeof *rows);
         for (o = 0; o < out && status == GPTS_OK; o += n) {
             n = gptsi_min(16, out - o);
             status = gpts_file_read(r->file, t, (uint64_t)o * in, n * in, rows);
-            for (i = 0; i < in; i++) for (k = 0; k < n; k++) ours->data[i * out + o + k] = rows[k * in + i];
+            for (i = 0; i < in; i++)
+                for (k = 0; k < n; k++) ours->data[i * out + o + k] = rows[k * in + i];
         }
         gptsi_delete(hooks, rows);
     }
@@ -9387,17 +9566,24 @@ static gpts_status gptsi_reader_values(gptsi_reader *r, const gpts_tensor *ours,
 /* Which names and which orientation the file uses. */
 static gpts_status gptsi_reader_names(gptsi_reader *r)
 {
-    static const gptsi_label outer[] = { "", "_orig_mod.", "module." }, inner[] = { "", "transformer." };
+    static const gptsi_label outer[] = { "", "_orig_mod.", "module." },
+        inner[] = { "", "transformer." };
     size_t i, k, found = 0;
     char name[128];
     for (i = 0; i < 3; i++)
         for (k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%s%swte.weight", outer[i], inner[k]);
             if (!gpts_file_find(r->file, name)) continue;
-            if (found++) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s holds wte.weight under two names, '%s' being one", r->file->source->label, name);
+            if (found++)
+                return gptsi_fail(r->error, GPTS_BAD_FILE,
+                    "%s holds wte.weight under two names, '%s' being one", r->file->source->label,
+                    name);
             r->outer = outer[i]; r->inner = inner[k];
         }
-    if (!found) return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: tensor 'wte.weight' is missing: this is no model in GPT-2's names", r->file->source->label);
+    if (!found)
+        return gptsi_fail(r->error, GPTS_NOT_FOUND,
+            "%s: tensor 'wte.weight' is missing: this is no model in GPT-2's names",
+            r->file->source->label);
     return GPTS_OK;
 }
 
@@ -9416,7 +9602,8 @@ static int gptsi_layer_name(const char *name, uint64_t *layer, const char **rest
 {
     const char *p = name + 2;
     if (strncmp(name, "h.", 2) || *p < '0' || *p > '9') return 0;
-    for (*layer = 0; *p >= '0' && *p <= '9'; p++) if (*layer < INT64_MAX / 20) *layer = *layer * 10 + (uint64_t)(*p - '0');
+    for (*layer = 0; *p >= '0' && *p <= '9'; p++)
+        if (*layer < INT64_MAX / 20) *layer = *layer * 10 + (uint64_t)(*p - '0');
     *rest = p + 1;
     return *p == '.';
 }
@@ -9424,15 +9611,19 @@ static int gptsi_layer_name(const char *name, uint64_t *layer, const char **rest
 /* What the tensors say of the config. */
 static gpts_status gptsi_reader_deduce(gptsi_reader *r, gpts_config *c)
 {
-    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"), *wpe = gptsi_reader_find(r, "wpe.weight"), *t;
+    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"),
+        *wpe = gptsi_reader_find(r, "wpe.weight"), *t;
     uint64_t layers = 0, l;
     size_t i;
     *c = gpts_config_default();
-    if (wte->rank != 2 || !wte->shape[0] || !wte->shape[1] || wte->shape[0] > INT32_MAX || wte->shape[1] > INT32_MAX)
-        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'wte.weight' has the shape %s, expected [vocab_size,n_embd]",
+    if (wte->rank != 2 || !wte->shape[0] || !wte->shape[1] || wte->shape[0] > INT32_MAX ||
+        wte->shape[1] > INT32_MAX)
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE,
+            "%s: tensor 'wte.weight' has the shape %s, expected [vocab_size,n_embd]",
             r->file->source->label, gptsi_shape(wte->rank, wte->shape).text);
     c->vocab_size = (int64_t)wte->shape[0]; c->n_embd = (int64_t)wte->shape[1];
-    if (wpe && wpe->rank == 2 && wpe->shape[0] && wpe->shape[0] <= INT32_MAX) c->n_positions = (int64_t)wpe->shape[0];
+    if (wpe && wpe->rank == 2 && wpe->shape[0] && wpe->shape[0] <= INT32_MAX)
+        c->n_positions = (int64_t)wpe->shape[0];
     c->position = wpe ? GPTS_POSITION_LEARNED : GPTS_POSITION_NONE;
     c->n_head = c->n_embd % 64 ? 0 : c->n_embd / 64;
     c->norm = gptsi_reader_find(r, "ln_f.weight") ? GPTS_NORM_LAYER : GPTS_NORM_NONE;
@@ -9446,7 +9637,9 @@ static gpts_status gptsi_reader_deduce(gptsi_reader *r, gpts_config *c)
         layers = l + 1 > layers ? l + 1 : layers;
         if (!strcmp(rest, "attn.c_attn.bias") || !strcmp(rest, "mlp.c_fc.bias")) c->bias = 1;
         if (t->rank != 2) continue;
-        if (!strcmp(rest, "attn.c_attn.weight") && t->shape[1] == wte->shape[1] && t->shape[0] == 3 * wte->shape[1]) r->transposed = 1;
+        if (!strcmp(rest, "attn.c_attn.weight") && t->shape[1] == wte->shape[1] &&
+            t->shape[0] == 3 * wte->shape[1])
+            r->transposed = 1;
         if (!strcmp(rest, "mlp.c_fc.weight")) {
             int turned = t->shape[1] == wte->shape[1] && t->shape[0] != wte->shape[1];
             uint64_t inner = turned ? t->shape[0] : t->shape[1];
@@ -9455,7 +9648,8 @@ static gpts_status gptsi_reader_deduce(gptsi_reader *r, gpts_config *c)
         }
     }
     if (layers > r->file->n_tensors)
-        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s names a layer %llu, but has %llu tensors", r->file->source->label,
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s names a layer %llu, but has %llu tensors",
+            r->file->source->label,
             (unsigned long long)(layers - 1), (unsigned long long)r->file->n_tensors);
     c->n_layer = (int64_t)layers;
     c->activation = r->transposed ? GPTS_GELU_ERF : GPTS_GELU_TANH;
@@ -9465,15 +9659,19 @@ static gpts_status gptsi_reader_deduce(gptsi_reader *r, gpts_config *c)
 /* lm_head.weight may be stored although it is wte; *same = whether it is, value by value. */
 static gpts_status gptsi_reader_head(gptsi_reader *r, int *same)
 {
-    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"), *head = gptsi_reader_find(r, "lm_head.weight");
+    const gpts_file_tensor *wte = gptsi_reader_find(r, "wte.weight"),
+        *head = gptsi_reader_find(r, "lm_head.weight");
     gpts_real a[128], b[128];
     uint64_t at;
     size_t n, i;
     *same = !head;
-    if (!head || head->rank != 2 || head->shape[0] != wte->shape[0] || head->shape[1] != wte->shape[1]) return GPTS_OK;
+    if (!head || head->rank != 2 || head->shape[0] != wte->shape[0] ||
+        head->shape[1] != wte->shape[1])
+        return GPTS_OK;
     for (at = 0; at < wte->count; at += n) {
         n = (size_t)(wte->count - at < 128 ? wte->count - at : 128);
-        if (gpts_file_read(r->file, wte, at, n, a) != GPTS_OK || gpts_file_read(r->file, head, at, n, b) != GPTS_OK)
+        if (gpts_file_read(r->file, wte, at, n, a) != GPTS_OK ||
+            gpts_file_read(r->file, head, at, n, b) != GPTS_OK)
             return gptsi_fail(r->error, GPTS_UNSUPPORTED, "%s", r->file->error);
         for (i = 0; i < n; i++) if (!(a[i] == b[i])) return GPTS_OK;
     }
@@ -9482,7 +9680,8 @@ static gpts_status gptsi_reader_head(gptsi_reader *r, int *same)
 }
 
 /* Deduction, then what metadata or the config.json beside the file say. */
-static gpts_status gptsi_reader_config(gptsi_reader *r, const char *path, const gpts_hooks *hooks, gpts_config *c)
+static gpts_status gptsi_reader_config(gptsi_reader *r, const char *path, const gpts_hooks *hooks,
+                                       gpts_config *c)
 {
     const char *text = gpts_file_metadata(r->file, "config");
     char *beside = NULL, *name = NULL;
@@ -9511,30 +9710,38 @@ static gpts_status gptsi_reader_config(gptsi_reader *r, const char *path, const 
 #endif
     if (status == GPTS_OK && text) {
         c->n_inner = -1;
-        status = gptsi_config_parse(c, &has, text, bytes, beside ? gptsi_path_end(name) : r->file->source->label, r->error);
+        status = gptsi_config_parse(c, &has, text, bytes,
+            beside ? gptsi_path_end(name) : r->file->source->label, r->error);
     }
     gptsi_delete(hooks, beside);
     gptsi_delete(hooks, name);
     if (status != GPTS_OK) return status;
     if (c->n_head <= 0 && !(has & GPTSI_HAS_HEADS))
-        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s does not say its number of heads, and n_embd %lld is no multiple of 64: "
+        return gptsi_fail(r->error, GPTS_BAD_FILE,
+            "%s does not say its number of heads, and n_embd %lld is no multiple of 64: "
             "put a config.json beside it", r->file->source->label, (long long)c->n_embd);
     if (!(has & GPTSI_HAS_TIE) || c->tie_word_embeddings) GPTSI_TRY(gptsi_reader_head(r, &same));
     if (!(has & GPTSI_HAS_TIE)) c->tie_word_embeddings = same;
-    else if (!same) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: the config says tied, but lm_head.weight is not wte.weight", r->file->source->label);
+    else if (!same)
+        return gptsi_fail(r->error, GPTS_BAD_FILE,
+            "%s: the config says tied, but lm_head.weight is not wte.weight",
+            r->file->source->label);
     if (gptsi_config_check(c, r->error) != GPTS_OK) {
         char why[GPTS_ERROR_BYTES];
         memcpy(why, r->error, sizeof why);
-        return gptsi_fail(r->error, GPTS_BAD_FILE, "the config of %.160s: %.140s", r->file->source->label, why);
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "the config of %.160s: %.140s",
+            r->file->source->label, why);
     }
     if ((uint64_t)c->n_layer > r->file->n_tensors)
-        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: the config says %lld layers, but there are %llu tensors", r->file->source->label,
+        return gptsi_fail(r->error, GPTS_BAD_FILE,
+            "%s: the config says %lld layers, but there are %llu tensors", r->file->source->label,
             (long long)c->n_layer, (unsigned long long)r->file->n_tensors);
     return GPTS_OK;
 }
 
 /* h.<l>.<what>, I32: `count` (0: at least one) integers least .. most, ascending if so asked. */
-static gpts_status gptsi_reader_list(gptsi_reader *r, size_t l, const char *what, size_t count, int64_t least, int64_t most, int ascending,
+static gpts_status gptsi_reader_list(gptsi_reader *r, size_t l, const char *what, size_t count,
+                                     int64_t least, int64_t most, int ascending,
                                      const gpts_hooks *hooks, int32_t **list, size_t *n)
 {
     char name[GPTS_NAME_BYTES];
@@ -9545,17 +9752,23 @@ static gpts_status gptsi_reader_list(gptsi_reader *r, size_t l, const char *what
     t = gptsi_reader_find(r, name);
     if (!t) return GPTS_OK;
     if (t->rank != 1 || !t->count || t->count > (uint64_t)INT32_MAX || (count && t->count != count))
-        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected %s%llu]", r->file->source->label, name,
-            gptsi_shape(t->rank, t->shape).text, count ? "[" : "[n], n up to [", (unsigned long long)(count ? count : (size_t)most + 1));
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE,
+            "%s: tensor '%s' has the shape %s, expected %s%llu]", r->file->source->label, name,
+            gptsi_shape(t->rank, t->shape).text, count ? "[" : "[n], n up to [",
+            (unsigned long long)(count ? count : (size_t)most + 1));
     *list = GPTSI_NEW(hooks, int32_t, (size_t)t->count);
     if (!*list) return gptsi_no_memory(r->error, name, (size_t)t->count, sizeof **list);
-    if (gpts_file_read_i32(r->file, t, 0, (size_t)t->count, *list) != GPTS_OK) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
+    if (gpts_file_read_i32(r->file, t, 0, (size_t)t->count, *list) != GPTS_OK)
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
     for (i = 0; i < (size_t)t->count; i++) {
         if ((*list)[i] < least || (*list)[i] > most)
-            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is %ld, expected %lld to %lld", r->file->source->label,
+            return gptsi_fail(r->error, GPTS_BAD_FILE,
+                "%s: value %llu of tensor '%s' is %ld, expected %lld to %lld",
+                r->file->source->label,
                 (unsigned long long)i, name, (long)(*list)[i], (long long)least, (long long)most);
         if (ascending && i && (*list)[i] <= (*list)[i - 1])
-            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: tensor '%s' lists %ld after %ld, expected ascending heads, none twice",
+            return gptsi_fail(r->error, GPTS_BAD_FILE,
+                "%s: tensor '%s' lists %ld after %ld, expected ascending heads, none twice",
                 r->file->source->label, name, (long)(*list)[i], (long)(*list)[i - 1]);
     }
     *n = (size_t)t->count;
@@ -9569,25 +9782,32 @@ static size_t gptsi_reader_size(gptsi_reader *r, size_t l, const char *what, siz
     const gpts_file_tensor *t;
     snprintf(name, sizeof name, "h.%lu.%s", (unsigned long)l, what);
     t = gptsi_reader_find(r, name);
-    return t && t->rank > dimension && t->shape[dimension] <= INT32_MAX ? (size_t)t->shape[dimension] : 0;
+    return t && t->rank > dimension && t->shape[dimension] <= INT32_MAX ?
+        (size_t)t->shape[dimension] : 0;
 }
 
 /* Static and pruned heads or the approximator of layer l. */
-static gpts_status gptsi_reader_layer(gptsi_reader *r, const gpts_config *c, size_t l, const gpts_hooks *hooks, int32_t **lists)
+static gpts_status gptsi_reader_layer(gptsi_reader *r, const gpts_config *c, size_t l,
+                                      const gpts_hooks *hooks, int32_t **lists)
 {
     gptsi_layer_shape *shape = &r->shapes[l];
-    size_t H = (size_t)c->n_head, C = (size_t)c->n_embd, n, p, i, rows = gptsi_reader_size(r, l, "approx.c_fc.weight", 0);
+    size_t H = (size_t)c->n_head, C = (size_t)c->n_embd, n, p, i,
+        rows = gptsi_reader_size(r, l, "approx.c_fc.weight", 0);
     int32_t *fixed, *pruned, *start;
     if (rows) {
         shape->hidden = gptsi_reader_size(r, l, "approx.c_fc.weight", 1);
         shape->window = rows / C;
         if (rows % C || !shape->hidden)
-            return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'h.%lu.approx.c_fc.weight' has the shape [%llu,%llu], expected a multiple of %llu rows",
-                r->file->source->label, (unsigned long)l, (unsigned long long)rows, (unsigned long long)shape->hidden, (unsigned long long)C);
+            return gptsi_fail(r->error, GPTS_BAD_SHAPE,
+                "%s: tensor 'h.%lu.approx.c_fc.weight' has the shape [%llu,%llu], expected a multiple of %llu rows",
+                r->file->source->label, (unsigned long)l, (unsigned long long)rows,
+                (unsigned long long)shape->hidden, (unsigned long long)C);
         return GPTS_OK;
     }
-    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.heads", 0, 0, (int64_t)H - 1, 1, hooks, &lists[0], &n));
-    GPTSI_TRY(gptsi_reader_list(r, l, "attn.pruned", 0, 0, (int64_t)H - 1, 1, hooks, &lists[1], &p));
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.heads", 0, 0, (int64_t)H - 1, 1, hooks,
+        &lists[0], &n));
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.pruned", 0, 0, (int64_t)H - 1, 1, hooks, &lists[1],
+        &p));
     fixed = lists[0]; pruned = lists[1];
     if (!n && !p) return GPTS_OK;
     shape->kind = GPTSI_NEW(hooks, int8_t, H);
@@ -9595,20 +9815,25 @@ static gpts_status gptsi_reader_layer(gptsi_reader *r, const gpts_config *c, siz
     for (i = 0; i < n; i++) shape->kind[fixed[i]] = GPTSI_STATIC;
     for (i = 0; i < p; i++) {
         if (shape->kind[pruned[i]] == GPTSI_STATIC)
-            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: head %ld of layer %lu is listed as static and as pruned", r->file->source->label,
-                (long)pruned[i], (unsigned long)l);
+            return gptsi_fail(r->error, GPTS_BAD_FILE,
+                "%s: head %ld of layer %lu is listed as static and as pruned",
+                r->file->source->label, (long)pruned[i], (unsigned long)l);
         shape->kind[pruned[i]] = GPTSI_PRUNED;
     }
     if (!n) return GPTS_OK;
     shape->S = gptsi_reader_size(r, l, "attn.static.alpha", 1);
     shape->R = gptsi_reader_size(r, l, "attn.static.tail_coef", 1);
     if (!shape->S)
-        return gptsi_fail(r->error, GPTS_BAD_SHAPE, "%s: tensor 'h.%lu.attn.static.alpha' is missing or empty, expected [%llu,S]",
+        return gptsi_fail(r->error, GPTS_BAD_SHAPE,
+            "%s: tensor 'h.%lu.attn.static.alpha' is missing or empty, expected [%llu,S]",
             r->file->source->label, (unsigned long)l, (unsigned long long)n);
-    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.tail_start", n, 1, (int64_t)shape->S, 0, hooks, &lists[2], &p));
+    GPTSI_TRY(gptsi_reader_list(r, l, "attn.static.tail_start", n, 1, (int64_t)shape->S, 0, hooks,
+        &lists[2], &p));
     start = lists[2];
     if (start && !shape->R)
-        return gptsi_fail(r->error, GPTS_NOT_FOUND, "%s: layer %lu has tail_start but no tail_coef [%llu,R]", r->file->source->label, (unsigned long)l, (unsigned long long)n);
+        return gptsi_fail(r->error, GPTS_NOT_FOUND,
+            "%s: layer %lu has tail_start but no tail_coef [%llu,R]", r->file->source->label,
+            (unsigned long)l, (unsigned long long)n);
     shape->tails = start != NULL;
     shape->tail_start = start;
     lists[2] = NULL;                                          /* kept until the model is made */
@@ -9623,15 +9848,20 @@ static gpts_status gptsi_reader_tails(gptsi_reader *r, const gpts_model *m, size
     for (s = 0; heads->tail_start && s < heads->n; s++) {
         double sum = 0;
         for (k = 0; k < heads->R; k++) {
-            double coef = (double)heads->tail_coef[s * heads->R + k], decay = (double)heads->tail_decay[s * heads->R + k];
+            double coef = (double)heads->tail_coef[s * heads->R + k],
+                decay = (double)heads->tail_decay[s * heads->R + k];
             if (!(coef >= 0) || !(decay > 0) || !(decay <= 1))
-                return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: 'h.%lu.attn.static.tail_coef' and '.tail_decay' [%lu,%lu] are %g and %g, "
-                    "expected at least 0, and above 0 up to 1", r->file->source->label, (unsigned long)l, (unsigned long)s, (unsigned long)k, coef, decay);
+                return gptsi_fail(r->error, GPTS_BAD_FILE,
+                    "%s: 'h.%lu.attn.static.tail_coef' and '.tail_decay' [%lu,%lu] are %g and %g, "
+                    "expected at least 0, and above 0 up to 1", r->file->source->label,
+                    (unsigned long)l, (unsigned long)s, (unsigned long)k, coef, decay);
             sum += coef;
         }
         if (!(sum > 0) && (size_t)heads->tail_start[s] < heads->S)
-            return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: row %lu of tensor 'h.%lu.attn.static.tail_coef' is all 0, but its tail starts at %ld",
-                r->file->source->label, (unsigned long)s, (unsigned long)l, (long)heads->tail_start[s]);
+            return gptsi_fail(r->error, GPTS_BAD_FILE,
+                "%s: row %lu of tensor 'h.%lu.attn.static.tail_coef' is all 0, but its tail starts at %ld",
+                r->file->source->label, (unsigned long)s, (unsigned long)l,
+                (long)heads->tail_start[s]);
     }
     return GPTS_OK;
 }
@@ -9647,16 +9877,22 @@ static gpts_status gptsi_reader_rest(gptsi_reader *r, const gpts_config *c)
         uint64_t l;
         if (r->used[i] || !name) continue;
         if (gptsi_layer_name(name, &l, &rest)) {
-            if (l < (uint64_t)c->n_layer && (!strcmp(rest, "attn.bias") || !strcmp(rest, "attn.masked_bias"))) continue;
-        } else if (strncmp(name, "h.", 2) && strncmp(name, "wte.", 4) && strncmp(name, "wpe.", 4) && strncmp(name, "ln_f.", 5) &&
+            if (l < (uint64_t)c->n_layer && (!strcmp(rest, "attn.bias") ||
+                !strcmp(rest, "attn.masked_bias")))
+                continue;
+        } else if (strncmp(name, "h.", 2) && strncmp(name, "wte.", 4) && strncmp(name, "wpe.", 4) &&
+            strncmp(name, "ln_f.", 5) &&
                    strncmp(name, "lm_head.", 8)) continue;
-        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: tensor '%s' %s is no part of the model that the config describes",
-            r->file->source->label, gptsi_quote(t->name, t->name_bytes).text, gptsi_shape(t->rank, t->shape).text);
+        return gptsi_fail(r->error, GPTS_BAD_FILE,
+            "%s: tensor '%s' %s is no part of the model that the config describes",
+            r->file->source->label, gptsi_quote(t->name, t->name_bytes).text,
+            gptsi_shape(t->rank, t->shape).text);
     }
     return GPTS_OK;
 }
 
-static gpts_status gptsi_reader_model(gptsi_reader *r, gpts_model *m, const char *path, const gpts_hooks *hooks)
+static gpts_status gptsi_reader_model(gptsi_reader *r, gpts_model *m, const char *path,
+                                      const gpts_hooks *hooks)
 {
     const gpts_file_tensor *t;
     gpts_config config;
@@ -9668,7 +9904,8 @@ static gpts_status gptsi_reader_model(gptsi_reader *r, gpts_model *m, const char
     L = (size_t)config.n_layer;
     r->used = GPTSI_NEW(hooks, char, r->file->n_tensors);
     r->shapes = GPTSI_NEW(hooks, gptsi_layer_shape, L ? L : 1);
-    if (!r->used || !r->shapes) return gptsi_no_memory(r->error, "the layers", L, sizeof *r->shapes);
+    if (!r->used || !r->shapes)
+        return gptsi_no_memory(r->error, "the layers", L, sizeof *r->shapes);
     r->n_shapes = L;
     gptsi_reader_find(r, "wte.weight");
     if (config.tie_word_embeddings) gptsi_reader_find(r, "lm_head.weight");
@@ -9683,7 +9920,8 @@ static gpts_status gptsi_reader_model(gptsi_reader *r, gpts_model *m, const char
     if (hooks) plan.hooks = *hooks;
     status = gptsi_layout_describe(&plan, r->shapes);
     if (status != GPTS_OK) gptsi_fail(r->error, status, "%s", plan.error);
-    for (i = 0; status == GPTS_OK && i < plan.n_tensors; i++) status = gptsi_reader_match(r, &plan.tensors[i], &t);
+    for (i = 0; status == GPTS_OK && i < plan.n_tensors; i++)
+        status = gptsi_reader_match(r, &plan.tensors[i], &t);
     gptsi_layout_free(&plan);
     if (status == GPTS_OK) status = gptsi_reader_rest(r, &config);
     if (status != GPTS_OK) return status;
@@ -9705,7 +9943,8 @@ static void gptsi_reader_free(gptsi_reader *r, const gpts_hooks *hooks)
 }
 
 /* A model from an open file; zero but for its sentence on failure. */
-static gpts_status gptsi_model_read(gpts_model *m, gpts_file *file, const char *path, const gpts_hooks *hooks)
+static gpts_status gptsi_model_read(gpts_model *m, gpts_file *file, const char *path,
+                                    const gpts_hooks *hooks)
 {
     char error[GPTS_ERROR_BYTES];
     gptsi_reader r;
@@ -9725,7 +9964,8 @@ static gpts_status gptsi_model_read(gpts_model *m, gpts_file *file, const char *
 static gpts_status gptsi_abi_check(uint32_t abi, char *error)
 {
     if (abi == GPTS_ABI) return GPTS_OK;
-    return gptsi_fail(error, GPTS_MISMATCH, "the header included here and the implementation differ in version or GPTS_REAL");
+    return gptsi_fail(error, GPTS_MISMATCH,
+        "the header included here and the implementation differ in version or GPTS_REAL");
 }
 
 /* ---- models in other containers: shards, llm.c --------------------------------------------
@@ -9735,28 +9975,36 @@ static gpts_status gptsi_file_names(gpts_file *file)          /* sorts; a name t
 {
     size_t i;
     file->source->by_name = GPTSI_NEW(&file->hooks, size_t, gptsi_max(1, file->n_tensors));
-    if (!file->source->by_name) return gptsi_no_memory(file->error, "a file's names", file->n_tensors, sizeof(size_t));
+    if (!file->source->by_name)
+        return gptsi_no_memory(file->error, "a file's names", file->n_tensors, sizeof(size_t));
     gptsi_sort(file->source->by_name, file->n_tensors, gptsi_name_before, file->tensors);
     for (i = 1; i < file->n_tensors; i++) {
         const gpts_file_tensor *t = &file->tensors[file->source->by_name[i]];
-        if (!gptsi_name_before(file->tensors, file->source->by_name[i - 1], file->source->by_name[i]))
-            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: tensor '%s' is there twice", file->source->label, gptsi_quote(t->name, t->name_bytes).text);
+        if (!gptsi_name_before(file->tensors, file->source->by_name[i - 1],
+            file->source->by_name[i]))
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: tensor '%s' is there twice",
+                file->source->label, gptsi_quote(t->name, t->name_bytes).text);
     }
     return GPTS_OK;
 }
 
 #ifndef GPTS_NO_STDIO
 /* The shard of this name, opened when it is first needed. */
-static gpts_status gptsi_shard(gpts_file *file, const char *path, size_t folder, const char *name, gptsi_part **part)
+static gpts_status gptsi_shard(gpts_file *file, const char *path, size_t folder, const char *name,
+                               gptsi_part **part)
 {
     gptsi_source *source = file->source;
     void *grown = source->parts;
     gpts_status status;
     size_t i, n = strlen(name);
     for (i = 0; i < source->n_parts; i++)
-        if (!strcmp(source->parts[i].name + folder, name)) { *part = &source->parts[i]; return GPTS_OK; }
+        if (!strcmp(source->parts[i].name + folder, name)) {
+            *part = &source->parts[i];
+            return GPTS_OK;
+        }
     if (!n || strpbrk(name, "/\\:"))
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: '%s' is no file beside it", source->label, gptsi_quote(name, n).text);
+        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: '%s' is no file beside it",
+            source->label, gptsi_quote(name, n).text);
     if (!gptsi_grow(&file->hooks, &grown, source->n_parts, &source->parts_room, sizeof **part))
         return gptsi_no_memory(file->error, "a model's shards", source->n_parts, sizeof **part);
     source->parts = (gptsi_part *)grown;
@@ -9775,11 +10023,14 @@ static gpts_status gptsi_shard(gpts_file *file, const char *path, size_t folder,
 }
 
 /* model.safetensors.index.json: {"weight_map": {tensor: file}}; the rest of it is ignored. */
-static gpts_status gptsi_shards_read(gpts_file *file, const char *path, gptsi_json *j, char *name, size_t room)
+static gpts_status gptsi_shards_read(gpts_file *file, const char *path, gptsi_json *j, char *name,
+                                     size_t room)
 {
     size_t folder, n, tensors_room = 0;
     char shard[256];
-    for (folder = strlen(path); folder > 0 && path[folder - 1] != '/' && path[folder - 1] != '\\'; folder--) { }
+    for (folder = strlen(path); folder > 0 && path[folder - 1] != '/' &&
+        path[folder - 1] != '\\'; folder--) {
+    }
     if (!gptsi_json_take(j, '{')) return GPTS_BAD_FILE;
     do {
         const gpts_file_tensor *found;
@@ -9793,15 +10044,19 @@ static gpts_status gptsi_shards_read(gpts_file *file, const char *path, gptsi_js
         if (!gptsi_json_take(j, '{')) return GPTS_BAD_FILE;
         do {
             size_t length;
-            if (!gptsi_json_string(j, name, room, &n) || !gptsi_json_take(j, ':')) return GPTS_BAD_FILE;
-            if (!gptsi_json_string(j, shard, sizeof shard - 1, &length) || strlen(shard) < length) return GPTS_BAD_FILE;
+            if (!gptsi_json_string(j, name, room, &n) || !gptsi_json_take(j, ':'))
+                return GPTS_BAD_FILE;
+            if (!gptsi_json_string(j, shard, sizeof shard - 1, &length) || strlen(shard) < length)
+                return GPTS_BAD_FILE;
             GPTSI_TRY(gptsi_shard(file, path, folder, shard, &part));
             found = gptsi_file_find(&part->file, name, n);
             if (!found)
-                return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s: tensor '%s' is not in '%s'", file->source->label, gptsi_quote(name, n).text, shard);
+                return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s: tensor '%s' is not in '%s'",
+                    file->source->label, gptsi_quote(name, n).text, shard);
             grown = file->tensors;
             if (!gptsi_grow(&file->hooks, &grown, file->n_tensors, &tensors_room, sizeof *found))
-                return gptsi_no_memory(file->error, "a model's tensors", file->n_tensors, sizeof *found);
+                return gptsi_no_memory(file->error, "a model's tensors", file->n_tensors,
+                    sizeof *found);
             file->tensors = (gpts_file_tensor *)grown;
             file->tensors[file->n_tensors] = *found;
             file->tensors[file->n_tensors].begin += part->begin;
@@ -9827,7 +10082,9 @@ static gpts_status gptsi_shards_open(gpts_file *file, const char *path)
     else {
         status = gptsi_shards_read(file, path, &j, name, bytes);
         if (status == GPTS_BAD_FILE && !file->error[0])
-            gptsi_fail(file->error, status, "%s is no index of shards, {\"weight_map\": {\"tensor\": \"file\"}}", file->source->label);
+            gptsi_fail(file->error, status,
+                "%s is no index of shards, {\"weight_map\": {\"tensor\": \"file\"}}",
+                file->source->label);
         if (status == GPTS_OK) status = gptsi_file_names(file);
     }
     gptsi_delete(&file->hooks, name);
@@ -9841,37 +10098,43 @@ static gpts_status gptsi_shards_open(gpts_file *file, const char *path)
 enum { GPTSI_LLMC_KINDS = 16 };
 static gpts_status gptsi_llmc_open(gpts_file *file)
 {
-    static const char *const kinds[GPTSI_LLMC_KINDS] = {
-        "wte.weight", "wpe.weight", "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight",
-        "attn.c_proj.bias", "ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias",
-        "ln_f.weight", "ln_f.bias"
+    static const struct { char name[20]; unsigned char out, in; } kinds[GPTSI_LLMC_KINDS] = {
+        { "wte.weight", 0, 1 }, { "wpe.weight", 0, 1 },               /* times C; in 0: a vector */
+        { "ln_1.weight", 1, 0 }, { "ln_1.bias", 1, 0 }, { "attn.c_attn.weight", 3, 1 },
+        { "attn.c_attn.bias", 3, 0 }, { "attn.c_proj.weight", 1, 1 }, { "attn.c_proj.bias", 1, 0 },
+        { "ln_2.weight", 1, 0 }, { "ln_2.bias", 1, 0 }, { "mlp.c_fc.weight", 4, 1 },
+        { "mlp.c_fc.bias", 4, 0 }, { "mlp.c_proj.weight", 1, 4 }, { "mlp.c_proj.bias", 1, 0 },
+        { "ln_f.weight", 1, 0 }, { "ln_f.bias", 1, 0 }
     };
     gptsi_source *source = file->source;
     unsigned char head[32];
     uint64_t h[8], C, rows[GPTSI_LLMC_KINDS], columns[GPTSI_LLMC_KINDS], total = 0, at = 0;
-    size_t k, l, L, size, rank[GPTSI_LLMC_KINDS];
+    size_t k, l, L, size;
     gptsi_text config;
     char *name;
     GPTSI_TRY(gptsi_source_read(source, 0, head, sizeof head, file->error));
     for (k = 0; k < 8; k++) h[k] = gptsi_get32(head + 4 * k);
     if (h[1] != 3 && h[1] != 5)
-        return gptsi_fail(file->error, GPTS_UNSUPPORTED, "%s: version %llu of llm.c's format, expected 3 or 5", source->label, (unsigned long long)h[1]);
+        return gptsi_fail(file->error, GPTS_UNSUPPORTED,
+            "%s: version %llu of llm.c's format, expected 3 or 5", source->label,
+            (unsigned long long)h[1]);
     for (k = 2; k < 8; k++)
         if (!h[k] || h[k] > (k == 4 ? 65536u : (uint32_t)INT32_MAX) || (k == 7 && h[7] < h[3]))
-            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: number %lu of the header is %llu, which is out of range", source->label,
+            return gptsi_fail(file->error, GPTS_BAD_FILE,
+                "%s: number %lu of the header is %llu, which is out of range", source->label,
                 (unsigned long)k, (unsigned long long)h[k]);
     C = h[6]; L = (size_t)h[4]; size = h[1] == 3 ? 4 : 2;
     for (k = 0; k < GPTSI_LLMC_KINDS; k++) {
-        static const unsigned char out[GPTSI_LLMC_KINDS] = { 0, 0, 1, 1, 3, 3, 1, 1, 1, 1, 4, 4, 1, 1, 1, 1 };
-        static const unsigned char in[GPTSI_LLMC_KINDS] = { 1, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 0, 0, 0 };    /* 0: a vector */
-        rows[k] = k == 0 ? h[7] : k == 1 ? h[2] : out[k] * C;
-        columns[k] = in[k] ? in[k] * C : 1;
-        rank[k] = in[k] ? 2 : 1;
-        if (rows[k] > ((uint64_t)1 << 40) / columns[k]) return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: its sizes are too large", source->label);
+        rows[k] = k == 0 ? h[7] : k == 1 ? h[2] : kinds[k].out * C;
+        columns[k] = kinds[k].in ? kinds[k].in * C : 1;
+        if (rows[k] > ((uint64_t)1 << 40) / columns[k])
+            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: its sizes are too large",
+                source->label);
         total += rows[k] * columns[k] * (k < 2 || k > 13 ? 1 : L);
     }
     if (source->bytes != 1024 + total * size)
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s has %llu bytes, but its header asks for %llu", source->label,
+        return gptsi_fail(file->error, GPTS_BAD_FILE,
+            "%s has %llu bytes, but its header asks for %llu", source->label,
             (unsigned long long)source->bytes, (unsigned long long)(1024 + total * size));
     file->bytes = source->bytes;
     file->data_offset = 1024;
@@ -9879,7 +10142,8 @@ static gpts_status gptsi_llmc_open(gpts_file *file)
     file->metadata = GPTSI_NEW(&file->hooks, gpts_file_pair, 1);
     memset(&config, 0, sizeof config);
     config.hooks = &file->hooks;
-    gptsi_text_add(&config, "{\"activation_function\":\"gelu_new\",\"tie_word_embeddings\":true,\"n_head\":");
+    gptsi_text_add(&config,
+        "{\"activation_function\":\"gelu_new\",\"tie_word_embeddings\":true,\"n_head\":");
     gptsi_text_integer(&config, (int64_t)h[5]);
     gptsi_text_bytes(&config, "}", 2);
     l = config.n;
@@ -9887,7 +10151,8 @@ static gpts_status gptsi_llmc_open(gpts_file *file)
     if (name && !config.failed) memcpy(name, config.data, l);
     gptsi_delete(&file->hooks, config.data);
     source->names = name;
-    if (!file->tensors || !file->metadata || !name || config.failed) return gptsi_no_memory(file->error, "a model's tensors", 4 + 12 * L, sizeof *file->tensors);
+    if (!file->tensors || !file->metadata || !name || config.failed)
+        return gptsi_no_memory(file->error, "a model's tensors", 4 + 12 * L, sizeof *file->tensors);
     file->metadata[0].key = "config"; file->metadata[0].value = name;
     file->n_metadata = 1;
     name += l;
@@ -9895,13 +10160,14 @@ static gpts_status gptsi_llmc_open(gpts_file *file)
         int layered = k >= 2 && k <= 13;
         for (l = 0; l < (layered ? L : 1); l++) {
             gpts_file_tensor *t = &file->tensors[file->n_tensors++];
-            if (layered) snprintf(name, 48, "h.%lu.%s", (unsigned long)l, kinds[k]);
-            else snprintf(name, 48, "%s", kinds[k]);
+            if (layered) snprintf(name, 48, "h.%lu.%s", (unsigned long)l, kinds[k].name);
+            else snprintf(name, 48, "%s", kinds[k].name);
             t->name = name; t->name_bytes = strlen(name);
             name += t->name_bytes + 1;
             t->dtype = size == 4 ? GPTS_F32 : GPTS_BF16;
-            t->rank = rank[k];
-            t->shape[0] = k == 0 ? h[3] : rows[k]; t->shape[1] = columns[k];      /* the padding of wte stays in the file */
+            t->rank = kinds[k].in ? 2 : 1;
+            /* the padding of wte stays in the file */
+            t->shape[0] = k == 0 ? h[3] : rows[k]; t->shape[1] = columns[k];
             t->count = t->shape[0] * columns[k];
             t->begin = at; t->end = at + t->count * size;
             at += rows[k] * columns[k] * size;
@@ -9922,7 +10188,8 @@ static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpt
     if (fread(head, 1, 8, stream) != 8) head[0] = 0;
     memcpy(magic, head, 4);
     fclose(stream);
-    if (memchr(head, 0, 8)) head[0] = 0;                      /* not JSON: every header of safetensors has a 0 here */
+    if (memchr(head, 0, 8))
+        head[0] = 0;                      /* not JSON: every header of safetensors has a 0 here */
     if (gptsi_get32(magic) != 20240326 && head[0] != '{') return gpts_file_open(file, path, hooks);
     status = gptsi_file_begin(file, hooks);
     if (status == GPTS_OK) {
@@ -9935,10 +10202,14 @@ static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpt
     return status;
 }
 #else
-static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpts_hooks *hooks) { return gpts_file_open(file, path, hooks); }
+static gpts_status gptsi_model_open(gpts_file *file, const char *path, const gpts_hooks *hooks)
+{
+    return gpts_file_open(file, path, hooks);
+}
 #endif
 
-GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path, const gpts_hooks *hooks, uint32_t abi)
+GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path,
+                                             const gpts_hooks *hooks, uint32_t abi)
 {
     gpts_file file;
     gpts_status status = gptsi_abi_check(abi, model->error);
@@ -9951,7 +10222,9 @@ GPTS_API gpts_status gpts_model_load_checked(gpts_model *model, const char *path
     return status;
 }
 
-GPTS_API gpts_status gpts_model_load_memory_checked(gpts_model *model, const void *data, size_t bytes, const gpts_hooks *hooks, uint32_t abi)
+GPTS_API gpts_status gpts_model_load_memory_checked(gpts_model *model, const void *data,
+                                                    size_t bytes, const gpts_hooks *hooks,
+                                                    uint32_t abi)
 {
     gpts_file file;
     gpts_status status = gptsi_abi_check(abi, model->error);
@@ -9996,8 +10269,9 @@ typedef struct gptsi_writer {
     gptsi_text config;
 } gptsi_writer;
 
-static void gptsi_writer_add(gptsi_writer *w, const char *prefix, const char *name, gpts_dtype dtype, size_t rank, size_t rows,
-                             size_t columns, const void *data)
+static void gptsi_writer_add(gptsi_writer *w, const char *prefix, const char *name,
+                             gpts_dtype dtype, size_t rank, size_t rows, size_t columns,
+                             const void *data)
 {
     gpts_file_entry *e = &w->entries[w->n];
     snprintf(w->names[w->n], sizeof w->names[0], "%s%s", prefix, name);
@@ -10009,7 +10283,8 @@ static void gptsi_writer_add(gptsi_writer *w, const char *prefix, const char *na
 }
 
 /* The model's tensors as `dtype` and, with a trainer, its state. */
-static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_trainer *t, gpts_dtype dtype)
+static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_trainer *t,
+                                     gpts_dtype dtype)
 {
     size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, room, l, i, s;
     int32_t *at;
@@ -10023,13 +10298,16 @@ static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_traine
     gptsi_config_text(&w->config, &m->config, "{\"model_type\":\"gptstatic\"");
     gptsi_text_bytes(&w->config, "", 1);
     if (!w->entries || !w->names || !w->integers || w->config.failed)
-        return gptsi_no_memory(m->error, "writing a model", room, sizeof *w->entries + sizeof w->names[0]);
+        return gptsi_no_memory(m->error, "writing a model", room,
+            sizeof *w->entries + sizeof w->names[0]);
     for (i = 0; i < m->n_tensors; i++) {
         const gpts_tensor *x = &m->tensors[i];
         gptsi_writer_add(w, "", x->name, dtype, x->rank, x->rows, x->columns, x->data);
         if (!t || t->offset[i] == SIZE_MAX) continue;
-        gptsi_writer_add(w, "train.m.", x->name, dtype, x->rank, x->rows, x->columns, t->moment1 + t->offset[i]);
-        gptsi_writer_add(w, "train.v.", x->name, dtype, x->rank, x->rows, x->columns, t->moment2 + t->offset[i]);
+        gptsi_writer_add(w, "train.m.", x->name, dtype, x->rank, x->rows, x->columns,
+            t->moment1 + t->offset[i]);
+        gptsi_writer_add(w, "train.v.", x->name, dtype, x->rank, x->rows, x->columns,
+            t->moment2 + t->offset[i]);
         w->trained++;
     }
     w->n_device = w->n;
@@ -10037,13 +10315,16 @@ static gpts_status gptsi_writer_fill(gptsi_writer *w, gpts_model *m, gpts_traine
         const gpts_heads *heads = &m->layers[l].heads;
         size_t n = 0, p = 0, h;
         if (m->layers[l].hidden) continue;
-        for (h = s = 0; h < H; h++) {                         /* statics to at[0..], pruned to at[H..] */
+        /* statics to at[0..], pruned to at[H..] */
+        for (h = s = 0; h < H; h++) {
             if (s == heads->K || (size_t)heads->kept[s] != h) at[H + p++] = (int32_t)h;
             else if (heads->static_slot[s++] >= 0) at[n++] = (int32_t)h;
         }
         snprintf(name, sizeof name, "h.%lu.attn.", (unsigned long)l);
         if (n) gptsi_writer_add(w, name, "static.heads", GPTS_I32, 1, n, 1, at);
-        if (n && heads->tail_start) gptsi_writer_add(w, name, "static.tail_start", GPTS_I32, 1, n, 1, m->layers[l].tail_start);
+        if (n && heads->tail_start)
+            gptsi_writer_add(w, name, "static.tail_start", GPTS_I32, 1, n, 1,
+                m->layers[l].tail_start);
         if (p) gptsi_writer_add(w, name, "pruned", GPTS_I32, 1, p, 1, at + H);
         at += 2 * H;
     }
@@ -10061,7 +10342,8 @@ static gpts_status gptsi_writer_save(gptsi_writer *w, gpts_model *m, const char 
     metadata[0].key = "config"; metadata[0].value = w->config.data;
     metadata[1].key = "format"; metadata[1].value = "pt";
     metadata[2].key = "format_version"; metadata[2].value = "1";
-    return gptsi_file_write(path, w->entries, w->n, metadata, 3, m, w->n_device, &m->hooks, m->error);
+    return gptsi_file_write(path, w->entries, w->n, metadata, 3, m, w->n_device, &m->hooks,
+        m->error);
 }
 static void gptsi_writer_free(gptsi_writer *w, const gpts_hooks *hooks)
 {
@@ -10082,18 +10364,23 @@ GPTS_API gpts_status gpts_model_save_as(gpts_model *model, const char *path, gpt
     gptsi_writer_free(&w, &model->hooks);
     return status;
 }
-GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path) { return gpts_model_save_as(model, path, GPTS_F32); }
+GPTS_API gpts_status gpts_model_save(gpts_model *model, const char *path)
+{
+    return gpts_model_save_as(model, path, GPTS_F32);
+}
 
 /* transformers' GPT-2 has every bias: those that a model lacks are written as zeros. */
 static void gptsi_writer_zero_biases(gptsi_writer *w, const gpts_model *m, const gpts_real *zeros)
 {
-    static const char *const layer[] = { "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj" };
+    static const char layer[][12] = { "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc",
+                                      "mlp.c_proj" };
     size_t C = (size_t)m->config.n_embd, l, k;
     char name[GPTS_NAME_BYTES];
     for (l = 0; l < (size_t)m->config.n_layer; l++)
         for (k = 0; k < 6; k++) {
             snprintf(name, sizeof name, "h.%lu.%s.bias", (unsigned long)l, layer[k]);
-            gptsi_writer_add(w, "", name, w->entries[0].dtype, 1, k == 1 ? 3 * C : k == 4 ? gptsi_inner(&m->config) : C, 1, zeros);
+            gptsi_writer_add(w, "", name, w->entries[0].dtype, 1,
+                k == 1 ? 3 * C : k == 4 ? gptsi_inner(&m->config) : C, 1, zeros);
         }
     gptsi_writer_add(w, "", "ln_f.bias", w->entries[0].dtype, 1, C, 1, zeros);
 }
@@ -10110,17 +10397,25 @@ GPTS_API gpts_status gpts_model_export(gpts_model *model, const char *path, gpts
     gptsi_writer w;
     gpts_status status;
     if (dtype != GPTS_F32 && dtype != GPTS_F16 && dtype != GPTS_BF16)
-        return gptsi_fail(model->error, GPTS_UNSUPPORTED, "models are exported as F32, F16 or BF16");
-    for (i = 0; i < (size_t)config.n_layer && model->layers[i].heads.U == (size_t)config.n_head; i++) { }
-    if (i < (size_t)config.n_layer || config.position != GPTS_POSITION_LEARNED || config.norm != GPTS_NORM_LAYER || !F)
-        return gptsi_fail(model->error, GPTS_UNSUPPORTED, "only a model of GPT-2's kind can be exported: learned positions, norms, an MLP, all heads live");
-    if (!path || !*path) return gptsi_fail(model->error, GPTS_BAD_ARGUMENT, "no file name was given");
+        return gptsi_fail(model->error, GPTS_UNSUPPORTED,
+            "models are exported as F32, F16 or BF16");
+    for (i = 0; i < (size_t)config.n_layer &&
+        model->layers[i].heads.U == (size_t)config.n_head; i++) {
+    }
+    if (i < (size_t)config.n_layer || config.position != GPTS_POSITION_LEARNED ||
+        config.norm != GPTS_NORM_LAYER || !F)
+        return gptsi_fail(model->error, GPTS_UNSUPPORTED,
+            "only a model of GPT-2's kind can be exported: learned positions, norms, an MLP, all heads live");
+    if (!path || !*path)
+        return gptsi_fail(model->error, GPTS_BAD_ARGUMENT, "no file name was given");
     config.bias = 1; config.n_inner = (int64_t)F;
     for (n = strlen(path); n > 0 && path[n - 1] != '/' && path[n - 1] != '\\'; n--) { }
     beside = GPTSI_NEW(hooks, char, n + 16);
     zeros = GPTSI_NEW(hooks, gpts_real, gptsi_max(3 * C, F));
     status = gptsi_writer_fill(&w, model, NULL, dtype);
-    if (status == GPTS_OK && (!beside || !zeros)) status = gptsi_no_memory(model->error, "writing a model", gptsi_max(3 * C, F), sizeof *zeros);
+    if (status == GPTS_OK && (!beside || !zeros))
+        status = gptsi_no_memory(model->error, "writing a model", gptsi_max(3 * C, F),
+            sizeof *zeros);
     if (status == GPTS_OK) {
         if (!model->config.bias) gptsi_writer_zero_biases(&w, model, zeros);
         for (i = 0; i < w.n; i++) {
@@ -10153,7 +10448,8 @@ GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *pat
     gpts_status status;
     if (!m) return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the trainer has no model");
     if (trainer->accumulated)
-        return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT, "the gradients of %llu batches are accumulated: apply them before saving",
+        return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT,
+            "the gradients of %llu batches are accumulated: apply them before saving",
             (unsigned long long)trainer->accumulated);
     status = gptsi_writer_fill(&w, m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32);
     if (status == GPTS_OK) status = gptsi_writer_save(&w, m, path);
@@ -10165,41 +10461,51 @@ GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *pat
 /* ---- checkpoints: reading ---------------------------------------------------------------- */
 
 /* train.<name>, one 64-bit number; its bits are *bits */
-static gpts_status gptsi_checkpoint_number(gpts_file *file, const char *name, gpts_dtype dtype, void *number)
+static gpts_status gptsi_checkpoint_number(gpts_file *file, const char *name, gpts_dtype dtype,
+                                           void *number)
 {
     const gpts_file_tensor *t = gpts_file_find(file, name);
     unsigned char raw[8];
     uint64_t bits;
     double real;
-    if (!t) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s is no checkpoint: tensor '%s' is missing", file->source->label, name);
+    if (!t)
+        return gptsi_fail(file->error, GPTS_NOT_FOUND,
+            "%s is no checkpoint: tensor '%s' is missing", file->source->label, name);
     if (t->dtype != dtype || t->count != 1)
-        return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: tensor '%s' is %s of %llu values, expected %s of one", file->source->label, name,
+        return gptsi_fail(file->error, GPTS_BAD_FILE,
+            "%s: tensor '%s' is %s of %llu values, expected %s of one", file->source->label, name,
             gptsi_dtype_name(t->dtype), (unsigned long long)t->count, gptsi_dtype_name(dtype));
     GPTSI_TRY(gptsi_source_read(file->source, file->data_offset + t->begin, raw, 8, file->error));
     bits = gptsi_get64(raw);
     real = gptsi_double(bits);
     if (dtype == GPTS_F64 && !(fabs(real) <= DBL_MAX))
-        return gptsi_fail(file->error, GPTS_NOT_FINITE, "%s: tensor '%s' is no finite number", file->source->label, name);
+        return gptsi_fail(file->error, GPTS_NOT_FINITE, "%s: tensor '%s' is no finite number",
+            file->source->label, name);
     memcpy(number, &bits, 8);
     return GPTS_OK;
 }
 
-static gpts_status gptsi_checkpoint_moments(gptsi_reader *r, const char *prefix, const gpts_tensor *x, gpts_real *to, int least)
+static gpts_status gptsi_checkpoint_moments(gptsi_reader *r, const char *prefix,
+                                            const gpts_tensor *x, gpts_real *to, int least)
 {
     char name[GPTS_NAME_BYTES + 16];
     const gpts_file_tensor *t;
     size_t i;
     snprintf(name, sizeof name, "%s%s", prefix, x->name);
     GPTSI_TRY(gptsi_reader_expect(r, name, x->rank, x->rows, x->columns, &t));
-    if (gpts_file_read(r->file, t, 0, x->size, to) != GPTS_OK) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
+    if (gpts_file_read(r->file, t, 0, x->size, to) != GPTS_OK)
+        return gptsi_fail(r->error, GPTS_BAD_FILE, "%s", r->file->error);
     GPTSI_TRY(gptsi_reader_finite(r, name, to, x->size));
     for (i = 0; least == 0 && i < x->size; i++)
-        if (to[i] < 0) return gptsi_fail(r->error, GPTS_BAD_FILE, "%s: value %llu of tensor '%s' is below 0, but squares were averaged",
-            r->file->source->label, (unsigned long long)i, name);
+        if (to[i] < 0)
+            return gptsi_fail(r->error, GPTS_BAD_FILE,
+                "%s: value %llu of tensor '%s' is below 0, but squares were averaged",
+                r->file->source->label, (unsigned long long)i, name);
     return GPTS_OK;
 }
 
-static gpts_status gptsi_checkpoint_read(gpts_trainer *trainer, gpts_model *m, gpts_file *file, const char *path, const gpts_hooks *hooks, char *error)
+static gpts_status gptsi_checkpoint_read(gpts_trainer *trainer, gpts_model *m, gpts_file *file,
+                                         const char *path, const gpts_hooks *hooks, char *error)
 {
     gpts_trainer wanted, *t = &wanted;        /* the numbers of the table */
     char name[GPTS_NAME_BYTES + 16];
@@ -10223,20 +10529,24 @@ static gpts_status gptsi_checkpoint_read(gpts_trainer *trainer, gpts_model *m, g
         found += m->tensors[i].trainable;
     }
     if (found != trained)
-        return gptsi_fail(error, GPTS_BAD_FILE, "%s: %lld tensors have moments, expected %lld", file->source->label, (long long)found, (long long)trained);
+        return gptsi_fail(error, GPTS_BAD_FILE, "%s: %lld tensors have moments, expected %lld",
+            file->source->label, (long long)found, (long long)trained);
     status = gpts_trainer_init(trainer, m, &wanted.options);
     if (status != GPTS_OK) return gptsi_fail(error, status, "%s", trainer->error);
     trainer->step = wanted.step;
     trainer->data_position = wanted.data_position;
     for (i = 0; i < m->n_tensors; i++) {
         if (!m->tensors[i].trainable) continue;
-        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.m.", &m->tensors[i], trainer->moment1 + trainer->offset[i], -1));
-        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.v.", &m->tensors[i], trainer->moment2 + trainer->offset[i], 0));
+        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.m.", &m->tensors[i],
+            trainer->moment1 + trainer->offset[i], -1));
+        GPTSI_TRY(gptsi_checkpoint_moments(&r, "train.v.", &m->tensors[i],
+            trainer->moment2 + trainer->offset[i], 0));
     }
     return GPTS_OK;
 }
 
-GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *model, const char *path, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *model,
+                                          const char *path, const gpts_hooks *hooks)
 {
     char error[GPTS_ERROR_BYTES];
     gpts_file file;
@@ -10262,18 +10572,20 @@ GPTS_API gpts_status gpts_checkpoint_load(gpts_trainer *trainer, gpts_model *mod
 static const gptsi_label gptsi_approximator_names[] = { "mlp", "mean", "random", "nothing" };
 
 /* Metadata `key` as one of the names; the first where there is none. */
-static gpts_status gptsi_file_choice(gpts_file *file, const char *key, const gptsi_label *names, size_t n, int *choice)
+static gpts_status gptsi_file_choice(gpts_file *file, const char *key, const gptsi_label *names,
+                                     size_t n, int *choice)
 {
     const char *text = gpts_file_metadata(file, key);
     size_t i;
     *choice = 0;
     if (!text) return GPTS_OK;
     for (i = 0; i < n; i++) if (!strcmp(text, names[i])) { *choice = (int)i; return GPTS_OK; }
-    return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: metadata %s is '%s', which is not known", file->source->label, key,
-        gptsi_quote(text, strlen(text)).text);
+    return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: metadata %s is '%s', which is not known",
+        file->source->label, key, gptsi_quote(text, strlen(text)).text);
 }
 
-static void gptsi_entry_set(gpts_file_entry *e, const char *name, gpts_dtype dtype, size_t rank, size_t a, size_t b, size_t c, const void *data)
+static void gptsi_entry_set(gpts_file_entry *e, const char *name, gpts_dtype dtype, size_t rank,
+                            size_t a, size_t b, size_t c, const void *data)
 {
     memset(e, 0, sizeof *e);
     e->name = name; e->dtype = dtype; e->rank = rank; e->data = data;
@@ -10285,9 +10597,11 @@ GPTS_API gpts_status gpts_approximator_save(gpts_approximator *a, const char *pa
     gpts_file_entry e[4];
     gpts_file_pair metadata[5];
     char layer[24];
-    if (!a->fc_w || (int)a->activation < 0 || a->activation > GPTS_RELU || (int)a->kind < 0 || a->kind > GPTS_APPROX_NOTHING)
+    if (!a->fc_w || (int)a->activation < 0 || a->activation > GPTS_RELU || (int)a->kind < 0 ||
+        a->kind > GPTS_APPROX_NOTHING)
         return gptsi_fail(a->error, GPTS_BAD_ARGUMENT, "the approximator is not made yet");
-    gptsi_entry_set(&e[0], "approx.c_fc.weight", GPTS_F32, 2, a->window * a->C, a->hidden, 0, a->fc_w);
+    gptsi_entry_set(&e[0], "approx.c_fc.weight", GPTS_F32, 2, a->window * a->C, a->hidden, 0,
+        a->fc_w);
     gptsi_entry_set(&e[1], "approx.c_fc.bias", GPTS_F32, 1, a->hidden, 0, 0, a->fc_b);
     gptsi_entry_set(&e[2], "approx.c_proj.weight", GPTS_F32, 2, a->hidden, a->C, 0, a->proj_w);
     gptsi_entry_set(&e[3], "approx.c_proj.bias", GPTS_F32, 1, a->C, 0, 0, a->proj_b);
@@ -10314,22 +10628,32 @@ static gpts_status gptsi_approximator_read(gpts_approximator *a, gpts_file *file
     memset(&r, 0, sizeof r);
     r.file = file; r.error = file->error; r.outer = r.inner = "";
     GPTSI_TRY(gptsi_file_choice(file, "activation", gptsi_activation_names, 4, &choice));
-    a->activation = gpts_file_metadata(file, "activation") ? (gpts_activation)(choice % 3) : GPTS_RELU;
+    a->activation = gpts_file_metadata(file,
+        "activation") ? (gpts_activation)(choice % 3) : GPTS_RELU;
     GPTSI_TRY(gptsi_file_choice(file, "kind", gptsi_approximator_names, 4, &choice));
     a->kind = (gpts_approximator_kind)choice;
     if (text) {
         number.at = text; number.end = text + strlen(text); number.depth = 0;
-        if (!gptsi_json_i64(&number, &layer) || number.at != number.end || layer < 0 || layer > INT32_MAX)
-            return gptsi_fail(file->error, GPTS_BAD_FILE, "%s: metadata layer is '%s', expected a number", file->source->label,
+        if (!gptsi_json_i64(&number, &layer) || number.at != number.end || layer < 0 ||
+            layer > INT32_MAX)
+            return gptsi_fail(file->error, GPTS_BAD_FILE,
+                "%s: metadata layer is '%s', expected a number", file->source->label,
                 gptsi_quote(text, strlen(text)).text);
     }
     a->layer = (int32_t)layer;
-    t[0] = gpts_file_find(file, "approx.c_fc.weight"); t[2] = gpts_file_find(file, "approx.c_proj.weight");
-    if (!t[0] || !t[2]) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s is no approximator: tensor 'approx.c_%s.weight' is missing", file->source->label, t[0] ? "proj" : "fc");
-    if (t[0]->rank != 2 || t[2]->rank != 2 || !t[2]->shape[1] || !t[0]->shape[0] || t[0]->shape[0] % t[2]->shape[1] ||
+    t[0] = gpts_file_find(file, "approx.c_fc.weight"); t[2] = gpts_file_find(file,
+        "approx.c_proj.weight");
+    if (!t[0] || !t[2])
+        return gptsi_fail(file->error, GPTS_NOT_FOUND,
+            "%s is no approximator: tensor 'approx.c_%s.weight' is missing", file->source->label,
+            t[0] ? "proj" : "fc");
+    if (t[0]->rank != 2 || t[2]->rank != 2 || !t[2]->shape[1] || !t[0]->shape[0] ||
+        t[0]->shape[0] % t[2]->shape[1] ||
         t[0]->shape[0] > INT32_MAX || t[0]->shape[1] > INT32_MAX)
-        return gptsi_fail(file->error, GPTS_BAD_SHAPE, "%s: 'approx.c_fc.weight' is %s and 'approx.c_proj.weight' %s, expected [k C,h] and [h,C]",
-            file->source->label, gptsi_shape(t[0]->rank, t[0]->shape).text, gptsi_shape(t[2]->rank, t[2]->shape).text);
+        return gptsi_fail(file->error, GPTS_BAD_SHAPE,
+            "%s: 'approx.c_fc.weight' is %s and 'approx.c_proj.weight' %s, expected [k C,h] and [h,C]",
+            file->source->label, gptsi_shape(t[0]->rank, t[0]->shape).text,
+            gptsi_shape(t[2]->rank, t[2]->shape).text);
     a->C = (size_t)t[2]->shape[1]; a->hidden = (size_t)t[0]->shape[1]; a->window = (size_t)t[0]->shape[0] / a->C;
     GPTSI_TRY(gptsi_reader_expect(&r, "approx.c_fc.bias", 1, a->hidden, 1, &t[1]));
     GPTSI_TRY(gptsi_reader_expect(&r, "approx.c_proj.weight", 2, a->hidden, a->C, &t[2]));
@@ -10347,7 +10671,8 @@ static gpts_status gptsi_approximator_read(gpts_approximator *a, gpts_file *file
     return GPTS_OK;
 }
 
-GPTS_API gpts_status gpts_approximator_load(gpts_approximator *approximator, const char *path, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_approximator_load(gpts_approximator *approximator, const char *path,
+                                            const gpts_hooks *hooks)
 {
     char error[GPTS_ERROR_BYTES];
     gpts_file file;
@@ -10383,7 +10708,8 @@ GPTS_API gpts_status gpts_recording_save(gpts_recording *recordings, size_t n, c
         for (i = 0; i < 2 * n; i++) {
             const gpts_recording *r = &recordings[i / 2];
             snprintf(names[i], sizeof names[i], "%ld.%s", (long)r->layer, i % 2 ? "y" : "x");
-            gptsi_entry_set(&e[i], names[i], GPTS_F32, 3, r->n_sequences, r->T, r->C, i % 2 ? r->y : r->x);
+            gptsi_entry_set(&e[i], names[i], GPTS_F32, 3, r->n_sequences, r->T, r->C,
+                i % 2 ? r->y : r->x);
         }
         status = gpts_file_write(path, e, 2 * n, metadata, 2, &recordings[0].hooks, error);
     }
@@ -10406,10 +10732,14 @@ static gpts_status gptsi_recording_read(gpts_recording *recording, int32_t layer
         r.file = file; r.error = file->error;
         snprintf(name, sizeof name, "%ld.%s", (long)layer, i ? "y" : "x");
         t = gpts_file_find(file, name);
-        if (!t) return gptsi_fail(file->error, GPTS_NOT_FOUND, "%s: tensor '%s' of layer %ld is missing", file->source->label, name, (long)layer);
-        if (t->rank != 3 || !t->count || t->count > SIZE_MAX / sizeof *to || (i && (t->shape[0] != recording->n_sequences ||
+        if (!t)
+            return gptsi_fail(file->error, GPTS_NOT_FOUND,
+                "%s: tensor '%s' of layer %ld is missing", file->source->label, name, (long)layer);
+        if (t->rank != 3 || !t->count || t->count > SIZE_MAX / sizeof *to ||
+            (i && (t->shape[0] != recording->n_sequences ||
             t->shape[1] != recording->T || t->shape[2] != recording->C)))
-            return gptsi_fail(file->error, GPTS_BAD_SHAPE, "%s: tensor '%s' has the shape %s, expected [n_sequences,T,C]%s", file->source->label,
+            return gptsi_fail(file->error, GPTS_BAD_SHAPE,
+                "%s: tensor '%s' has the shape %s, expected [n_sequences,T,C]%s", file->source->label,
                 name, gptsi_shape(t->rank, t->shape).text, i ? " as that of x" : "");
         recording->n_sequences = (size_t)t->shape[0]; recording->T = (size_t)t->shape[1]; recording->C = (size_t)t->shape[2];
         to = GPTSI_NEW(&recording->hooks, gpts_real, (size_t)t->count);
@@ -10421,7 +10751,8 @@ static gpts_status gptsi_recording_read(gpts_recording *recording, int32_t layer
     return GPTS_OK;
 }
 
-GPTS_API gpts_status gpts_recording_load(gpts_recording *recording, int32_t layer, const char *path, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_recording_load(gpts_recording *recording, int32_t layer, const char *path,
+                                         const gpts_hooks *hooks)
 {
     char error[GPTS_ERROR_BYTES];
     gpts_file file;
@@ -10476,7 +10807,9 @@ static int gptsi_tokens_parse(gpts_tokens *tokens, const char *text, size_t byte
                 if (!gptsi_json_i64(&j, &size) || size < 1 || size > INT32_MAX) return 0;
                 tokens->vocab_size = (int32_t)size;
             } else if (!strcmp(key, "tokenizer")) {
-                if (!gptsi_json_string(&j, tokens->tokenizer, sizeof tokens->tokenizer - 1, &n) || strlen(tokens->tokenizer) < n) return 0;
+                if (!gptsi_json_string(&j, tokens->tokenizer, sizeof tokens->tokenizer - 1, &n) ||
+                    strlen(tokens->tokenizer) < n)
+                    return 0;
             } else if (!gptsi_json_skip(&j)) return 0;
         } while (gptsi_json_take(&j, ','));
         if (!gptsi_json_take(&j, '}')) return 0;
@@ -10495,15 +10828,20 @@ GPTS_API void gpts_tokens_free(gpts_tokens *tokens)
 }
 
 /* llm.c's files have a header of 256 int32: 20240520, 1, count; then the same u16. */
-static gpts_status gptsi_tokens_read(gpts_tokens *tokens, const char *path, const char *json, char **data, char **beside)
+static gpts_status gptsi_tokens_read(gpts_tokens *tokens, const char *path, const char *json,
+                                     char **data, char **beside)
 {
     const unsigned char *p;
     size_t bytes, n, i, most = 0, at = 0;
     GPTSI_TRY(gpts_read_file(path, data, &bytes, &tokens->hooks, tokens->error));
     p = (const unsigned char *)*data;
-    if (bytes > 1024 && gptsi_get32(p) == 20240520 && gptsi_get32(p + 4) == 1 && gptsi_get32(p + 8) == (bytes - 1024) / 2) at = 1024;
+    if (bytes > 1024 && gptsi_get32(p) == 20240520 && gptsi_get32(p + 4) == 1 &&
+        gptsi_get32(p + 8) == (bytes - 1024) / 2)
+        at = 1024;
     if (bytes == at || bytes % 2)
-        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "'%s' has %llu bytes, expected u16 token ids", gptsi_path_end(path), (unsigned long long)bytes);
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE,
+            "'%s' has %llu bytes, expected u16 token ids", gptsi_path_end(path),
+            (unsigned long long)bytes);
     n = (bytes - at) / 2;
     tokens->ids = GPTSI_NEW(&tokens->hooks, uint16_t, n);
     if (!tokens->ids) return gptsi_no_memory(tokens->error, "the tokens", n, sizeof(uint16_t));
@@ -10521,20 +10859,25 @@ static gpts_status gptsi_tokens_read(gpts_tokens *tokens, const char *path, cons
 #endif
     GPTSI_TRY(gpts_read_file(json, beside, &bytes, &tokens->hooks, tokens->error));
     if (!gptsi_tokens_parse(tokens, *beside, bytes))
-        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "'%s' is not {\"vocab_size\": V, \"tokenizer\": \"...\"}", gptsi_path_end(json));
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE,
+            "'%s' is not {\"vocab_size\": V, \"tokenizer\": \"...\"}", gptsi_path_end(json));
     if (tokens->ids[most] >= tokens->vocab_size)
-        return gptsi_fail(tokens->error, GPTS_BAD_FILE, "token %llu of '%s' is %u, but '.json' beside it says vocab_size %ld",
-            (unsigned long long)most, gptsi_path_end(path), (unsigned)tokens->ids[most], (long)tokens->vocab_size);
+        return gptsi_fail(tokens->error, GPTS_BAD_FILE,
+            "token %llu of '%s' is %u, but '.json' beside it says vocab_size %ld",
+            (unsigned long long)most, gptsi_path_end(path), (unsigned)tokens->ids[most],
+            (long)tokens->vocab_size);
     return GPTS_OK;
 }
 
-GPTS_API gpts_status gpts_tokens_load(gpts_tokens *tokens, const char *path, const gpts_hooks *hooks)
+GPTS_API gpts_status gpts_tokens_load(gpts_tokens *tokens, const char *path,
+                                      const gpts_hooks *hooks)
 {
     char error[GPTS_ERROR_BYTES], *json, *data = NULL, *beside = NULL;
     gpts_status status;
     memset(tokens, 0, sizeof *tokens);
     if (hooks) tokens->hooks = *hooks;
-    if (!path || !*path) return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
+    if (!path || !*path)
+        return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
     json = gptsi_tokens_json(path, hooks);
     if (!json) return gptsi_no_memory(tokens->error, "a file's name", strlen(path) + 8, 1);
     status = gptsi_tokens_read(tokens, path, json, &data, &beside);
@@ -10558,10 +10901,12 @@ GPTS_API gpts_status gpts_tokens_save(gpts_tokens *tokens, const char *path)
     gptsi_text text;
     size_t i;
     gpts_status status;
-    if (!path || !*path) return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
+    if (!path || !*path)
+        return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "no file name was given");
     for (i = 0; i < tokens->n; i++)
         if (tokens->ids[i] >= tokens->vocab_size)
-            return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT, "token %llu is %u, but vocab_size is %ld", (unsigned long long)i,
+            return gptsi_fail(tokens->error, GPTS_BAD_ARGUMENT,
+                "token %llu is %u, but vocab_size is %ld", (unsigned long long)i,
                 (unsigned)tokens->ids[i], (long)tokens->vocab_size);
     memset(&text, 0, sizeof text);
     text.hooks = hooks;
@@ -10572,11 +10917,13 @@ GPTS_API gpts_status gpts_tokens_save(gpts_tokens *tokens, const char *path)
     gptsi_text_add(&text, "}\n");
     json = gptsi_tokens_json(path, hooks);
     raw = GPTSI_NEW(hooks, unsigned char, gptsi_mul(gptsi_max(tokens->n, 1), 2));
-    if (!json || !raw || text.failed) status = gptsi_no_memory(tokens->error, "writing the tokens", tokens->n, 2);
+    if (!json || !raw || text.failed)
+        status = gptsi_no_memory(tokens->error, "writing the tokens", tokens->n, 2);
     else {
         for (i = 0; i < tokens->n; i++) gptsi_put(raw + 2 * i, tokens->ids[i], 2);
         status = gptsi_replace_file(path, raw, 2 * tokens->n, hooks, tokens->error);
-        if (status == GPTS_OK) status = gptsi_replace_file(json, text.data, text.n, hooks, tokens->error);
+        if (status == GPTS_OK)
+            status = gptsi_replace_file(json, text.data, text.n, hooks, tokens->error);
     }
     gptsi_delete(hooks, raw);
     gptsi_delete(hooks, json);
