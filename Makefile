@@ -17,13 +17,14 @@ help: ## list the targets
 FLOAT_ONLY  = tokenizer tokens safetensors kill
 DOUBLE_ONLY = gradients
 SUITES      = $(patsubst tests/%.c,%,$(wildcard tests/*.c))
+EXAMPLES    = $(patsubst examples/%.c,build/%,$(wildcard examples/*.c))
 PROGRAMS    = $(patsubst %,build/tests/%,$(filter-out $(DOUBLE_ONLY),$(SUITES))) \
               $(patsubst %,build/tests/%_double,$(filter-out $(FLOAT_ONLY),$(SUITES)))
 
 test: ## every CPU test, float and double; ends with `N passed, N failed`
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs
 	@CC="$(CC)" sh tests/run.sh $(sort $(PROGRAMS))
-test-programs: $(sort $(PROGRAMS))
+test-programs: $(sort $(PROGRAMS)) $(EXAMPLES)
 
 audit: ## gradient table in double, planted mutants, equation index
 	@CC="$(CC)" sh tests/audit.sh
@@ -47,7 +48,6 @@ build/tests/%: tests/%.c $(wildcard tests/*.h) gptstatic.h
 # ---- examples: the library is compiled once and linked ------------------------------------------
 # (by hand, `cc -O3 -I. examples/NAME.c -lm` makes any of them alone)
 
-EXAMPLES = $(patsubst examples/%.c,build/%,$(wildcard examples/*.c))
 FAST    ?= -O3
 DATA    ?=
 OUT     ?= out

@@ -121,7 +121,7 @@ int main(int argc, char **argv)
         train_y[n_train++] = recent;
         if (checkpoint_every && (step + 1) % (uint64_t)checkpoint_every == 0)
             CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "checkpoint.safetensors")), trainer.error);
-        cli_progress("training", step + 1, last, "loss %.3f, validation %.3f", recent, val);
+        cli_progress("training", step + 1, last, "loss %.3f, val %.3f", recent, val);
     }
     spent = cli_now() - began;
     if (stop_after) CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "checkpoint.safetensors")), trainer.error);

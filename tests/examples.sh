@@ -30,9 +30,8 @@ full() { ( trap '' XFSZ; ulimit -f 4; exec $limit "$@" ); }
 tiny="--layers 2 --heads 2 --width 16 --context 16 --batch 4 --eval-windows 8 --quiet"
 
 # ---- flags ------------------------------------------------------------------------------------
-for program in "$bin"/*; do
-    [ -f "$program" ] && [ -x "$program" ] || continue
-    name=${program##*/}
+for source in "$header"/examples/*.c; do
+    name=${source##*/}; name=${name%.c}; program=$bin/$name
     check "$name --help" sh -c '"$1" --help | grep -q "keys of --json"' sh "$program"
     for flag in help seed threads out quiet json; do
         check "$name --help lists --$flag" sh -c '"$1" --help | grep -q -- "--$2"' sh "$program" "$flag"

@@ -51,6 +51,7 @@ for program in "$@"; do
     *)  one "$name" "$program" ;;
     esac
 done
+if [ -f tests/examples.sh ]; then one "examples" sh tests/examples.sh; fi
 if [ -f tests/compile/matrix.sh ]; then one "compile (quick)" sh tests/compile/matrix.sh quick; fi
 
 printf '%d passed, %d failed' "$passed" "$failed"
