@@ -147,7 +147,7 @@ int main(int argc, char **argv)
             if (V > model.config.vocab_size) cli_fail("--mqar-vocabulary %d is more than the model's %lld", (int)V, (long long)model.config.vocab_size);
             for (d = 0; d < n_counts; d++) if (counts[d] > V / 2 - 1) cli_fail("%lld pairs need more than %d ids", (long long)counts[d], (int)V);
             if (pairs > V / 2 - 1) cli_fail("%lld pairs need more than %d ids", (long long)pairs, (int)V);
-            snprintf(what, sizeof what, "%s, seed %lld", names[a], (long long)seed[s]);
+            snprintf(what, sizeof what, "%.40s, seed %lld", names[a], (long long)seed[s]);
             adapt(&model, V, what);
             cli_say("%-28s", what);
             for (d = 0; d < n_counts; d++) {
