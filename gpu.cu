@@ -262,6 +262,7 @@ __device__ __forceinline__ void copy_line(void *to, const void *from, uint32_t b
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)) : "memory");
 }
+__device__ __forceinline__ void group_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 template <int N> __device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
@@ -291,11 +292,10 @@ template <int N> __device__ __forceinline__ void wgmma_hold(uint32_t (&d)[N])
 /* the warpgroup's number, in a form that the compiler sees to be uniform: wgmma must not sit in a divergent branch */
 __device__ __forceinline__ int warpgroup() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
-template <int SW> __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t panel_bytes)
-{
-    const uint32_t low = ((address & 0x3FFFF) >> 4) | (panel_bytes >> 4 << 16), high = (8 * SW >> 4) | (SW == 128 ? 1u << 30 : 2u << 30);
-    return (uint64_t)high << 32 | low;
-}
+/* A tile's descriptor: its low word moves along with the address, in steps of 16 bytes; the high word only knows the swizzle.
+   panel_bytes: from one panel of columns to the next, where a product's columns span several; 16 where they do not matter. */
+__device__ __forceinline__ uint32_t descriptor_low(uint32_t address, uint32_t panel_bytes) { return (address & 0x3FFFF) >> 4 | panel_bytes >> 4 << 16; }
+template <int SW> __device__ __forceinline__ uint64_t descriptor(uint32_t low) { return (uint64_t)((8 * SW >> 4) | (SW == 128 ? 1u << 30 : 2u << 30)) << 32 | low; }
 
 #define WG_R32  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WG_R48  WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -349,28 +349,28 @@ template <class E, int N, int TB = 1> __device__ __forceinline__ void wgmma_rs(f
 /* How a head of DP columns (64, 96 or 128) lies in shared memory */
 template <int DP> struct Panels {
     static constexpr int SW = DP % 64 ? 64 : 128, COLUMNS = SW / 2, COUNT = DP / COLUMNS;
-    /* K-major operand: columns [16 kk, 16 kk + 16) of a tile of R rows, 64 rows from row r on */
-    static __device__ __forceinline__ uint32_t along(int kk, int R, int r) { return (kk * 16 / COLUMNS) * R * SW + r * SW + (kk * 16 % COLUMNS) * 2; }
+    /* where columns [16 kk, 16 kk + 16) of a tile of R rows begin, in descriptor steps */
+    static __device__ __forceinline__ constexpr uint32_t along(int kk, int R) { return ((kk * 16 / COLUMNS) * R * SW + (kk * 16 % COLUMNS) * 2) >> 4; }
 };
 template <int DP> __device__ __forceinline__ void copy_head(char *to, const CUtensorMap *map, uint64_t *bar, int rows, int t, int h, int b)
 {
     for (int p = 0; p < Panels<DP>::COUNT; p++)
         copy_tile(to + p * rows * Panels<DP>::SW, map, bar, p * Panels<DP>::COLUMNS, t, h, b);
 }
-/* d [64,NK] = A [64,DP] B^T [NK,DP]: scores and their like */
-template <class E, int DP, int NK> __device__ __forceinline__ void product_scores(float (&d)[NK / 2], uint32_t A, int a_rows, int a_row, uint32_t B)
+/* d [64,NK] = A [64,DP] B^T [NK,DP]: scores and their like; A: 64 rows of a tile of A_ROWS rows; both as descriptor words */
+template <class E, int DP, int NK, int A_ROWS> __device__ __forceinline__ void product_scores(float (&d)[NK / 2], uint32_t A, uint32_t B)
 {
     typedef Panels<DP> P;
 #pragma unroll
     for (int kk = 0; kk < DP / 16; kk++)
-        wgmma_ss<E, NK>(d, descriptor<P::SW>(A + P::along(kk, a_rows, a_row), 16), descriptor<P::SW>(B + P::along(kk, NK, 0), 16), kk > 0);
+        wgmma_ss<E, NK>(d, descriptor<P::SW>(A + P::along(kk, A_ROWS)), descriptor<P::SW>(B + P::along(kk, NK)), kk > 0);
 }
 /* the same with A already in registers, as load_rows_of leaves it */
 template <class E, int DP, int NK> __device__ __forceinline__ void product_scores(float (&d)[NK / 2], const uint32_t (&A)[DP / 4], uint32_t B)
 {
     typedef Panels<DP> P;
 #pragma unroll
-    for (int kk = 0; kk < DP / 16; kk++) wgmma_rs<E, NK, 0>(d, A + 4 * kk, descriptor<P::SW>(B + P::along(kk, NK, 0), 16), kk > 0);
+    for (int kk = 0; kk < DP / 16; kk++) wgmma_rs<E, NK, 0>(d, A + 4 * kk, descriptor<P::SW>(B + P::along(kk, NK)), kk > 0);
 }
 /* 64 rows of a tile in shared memory as the register operand of a warpgroup */
 template <int DP> __device__ __forceinline__ void load_rows_of(uint32_t (&A)[DP / 4], uint32_t tile, int rows, int first)
@@ -385,11 +385,11 @@ template <int DP> __device__ __forceinline__ void load_rows_of(uint32_t (&A)[DP 
                      : "=r"(A[4 * kk]), "=r"(A[4 * kk + 1]), "=r"(A[4 * kk + 2]), "=r"(A[4 * kk + 3]) : "r"(address) : "memory");
     }
 }
-/* d [64,N] (+)= A [64,K] B [K,N], A packed in registers, B a tile of K rows in panels of SW bytes a row */
+/* d [64,N] (+)= A [64,K] B [K,N], A packed in registers, B the descriptor word of K rows in panels of SW bytes a row */
 template <class E, int N, int K, int SW> __device__ __forceinline__ void product_values(float (&d)[N / 2], const uint32_t *A, uint32_t B, int keep)
 {
 #pragma unroll
-    for (int kk = 0; kk < K / 16; kk++) wgmma_rs<E, N>(d, A + 4 * kk, descriptor<SW>(B + kk * 16 * SW, K * SW), keep || kk > 0);
+    for (int kk = 0; kk < K / 16; kk++) wgmma_rs<E, N>(d, A + 4 * kk, descriptor<SW>(B + kk * SW), keep || kk > 0);
 }
 
 /* Rows of accumulators to memory in 16-byte pieces: four lanes hold two columns each of every group of 8; after a transposition among
@@ -691,17 +691,40 @@ struct Live {
     Tensor y, dy, dq, dk, dv; float *lse, *lse2, *delta; const float2 *rotation;
     int64_t B, T, T64; int U, D, group, blocks; float scale; Heads heads;
 };
-/* Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks of rows first. */
-struct Item { int block, u; int64_t b; };
-__device__ __forceinline__ Item live_item(const Live &a, bool descending)
+/* Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks first.  A block of threads takes
+   one item of every round, in alternating order, so that all get about the same work.                                              */
+struct Item { int block, u, b; };
+__device__ __forceinline__ bool live_item(const Live &a, int64_t round, bool descending, Item &item)
 {
-    const int64_t heads = a.B * a.U, per = int64_t(a.group) * a.blocks, g = blockIdx.x / per, r = blockIdx.x % per;
+    const int64_t x = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x), heads = a.B * a.U;
+    if (x >= heads * a.blocks) return false;
+    const int64_t per = int64_t(a.group) * a.blocks, g = x / per, r = x % per;
     const int64_t width = heads - g * a.group < a.group ? heads - g * a.group : a.group, bh = g * a.group + r % width;
-    Item item; item.block = int(r / width); if (descending) item.block = a.blocks - 1 - item.block;
-    item.b = bh / a.U; item.u = int(bh % a.U);
-    return item;
+    item.block = int(r / width); if (descending) item.block = a.blocks - 1 - item.block;
+    item.b = int(bh / a.U); item.u = int(bh % a.U);
+    return true;
 }
+/* Warpgroups take turns at queueing products, so that one's exponentials run under another's products (ping-pong). */
+template <int WG> struct Turns {
+    int group;
+    __device__ Turns(int group) : group(group) { if (group == WG - 1) group_arrive(1, 256); }
+    __device__ __forceinline__ void begin() const { group_sync(1 + group, 256); }
+    __device__ __forceinline__ void end() const { group_arrive(1 + (group + 1) % WG, 256); }
+};
 template <class T> __device__ __forceinline__ T *aligned_shared(T *p) { return (T *)(((uintptr_t)p + 1023) / 1024 * 1024); }
+
+/* The 64 rows of every warpgroup, from one 64-row box after another, so that one map serves any number of warpgroups */
+template <int DP, int WG> __device__ __forceinline__ void copy_rows(char *to, const CUtensorMap *map, uint64_t *bar, int t, int h, int b)
+{
+    for (int w = 0; w < WG; w++)
+        for (int p = 0; p < Panels<DP>::COUNT; p++)
+            copy_tile(to + p * 64 * WG * Panels<DP>::SW + w * 64 * Panels<DP>::SW, map, bar, p * Panels<DP>::COLUMNS, t + 64 * w, h, b);
+}
+/* Position in a ring of shared-memory slots: which one, and the parity of its barrier in this lap */
+template <int STAGES> struct Ring {
+    int slot = 0; uint32_t parity = 0;
+    __device__ __forceinline__ void next() { if (++slot == STAGES) { slot = 0; parity ^= 1; } }
+};
 
 /* card  forward (A1) on tensor cores: a block owns 64 WG rows; one warp copies keys and values ahead of WG warpgroups, each of which
          keeps its scores, weights and sums in registers.  The scores of tile n are computed while tile n + 1's weights multiply
@@ -710,48 +733,46 @@ template <class E, int DP, int WG>
 __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq,
                                                                  const __grid_constant__ CUtensorMap mk, const __grid_constant__ CUtensorMap mv)
 {
-    enum { M = 64 * WG, N = 128, STAGES = 2, TILE = N * DP * 2 };
+    enum { M = 64 * WG, N = 128, STAGES = 2, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
-    __shared__ uint64_t full_q, full_k[STAGES], full_v[STAGES], empty_k[STAGES], empty_v[STAGES];
+    __shared__ uint64_t full_q, empty_q, full_k[STAGES], full_v[STAGES], empty_k[STAGES], empty_v[STAGES];
     char *Q = aligned_shared(raw), *K = Q + M * DP * 2, *V = K + STAGES * TILE;
-    const Item item = live_item(a, true);
-    const int kept = a.heads.kept[item.u], m0 = item.block * M, group = warpgroup() - 1, lane = threadIdx.x % 32;
-    const int end = m0 + M < a.T ? m0 + M : (int)a.T, tiles = (end + N - 1) / N;
+    const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_q, 1);
+        barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full_k[s], 1); barrier_init(&full_v[s], 1); barrier_init(&empty_k[s], 4 * WG); barrier_init(&empty_v[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<WG == 3 ? 32 : 24>();
-        if (threadIdx.x == 0) {
-            barrier_expect(&full_q, M * DP * 2);
-            for (int w = 0; w < WG; w++)                                         /* 64-row boxes keep one map for every WG */
-                for (int p = 0; p < Panels<DP>::COUNT; p++)
-                    copy_tile(Q + p * M * Panels<DP>::SW + w * 64 * Panels<DP>::SW, &mq, &full_q, p * Panels<DP>::COLUMNS, m0 + 64 * w, item.u, (int)item.b);
-            for (int x = 0; x < tiles; x++) {
-                const int s = x % STAGES, n = (tiles - 1 - x) * N; const uint32_t parity = x / STAGES % 2 ^ 1;
-                barrier_wait(&empty_k[s], parity); barrier_expect(&full_k[s], TILE);
-                copy_head<DP>(K + s * TILE, &mk, &full_k[s], N, n, item.u, (int)item.b);
-                barrier_wait(&empty_v[s], parity); barrier_expect(&full_v[s], TILE);
-                copy_head<DP>(V + s * TILE, &mv, &full_v[s], N, n, kept, (int)item.b);
+        if (threadIdx.x == 0)
+            for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+                const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
+                barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, M * DP * 2);
+                copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
+                for (int n = (end - 1) / N * N; n >= 0; n -= N, ring.next()) {
+                    barrier_wait(&empty_k[ring.slot], ring.parity ^ 1); barrier_expect(&full_k[ring.slot], TILE);
+                    copy_head<DP>(K + ring.slot * TILE, &mk, &full_k[ring.slot], N, n, item.u, item.b);
+                    barrier_wait(&empty_v[ring.slot], ring.parity ^ 1); barrier_expect(&full_v[ring.slot], TILE);
+                    copy_head<DP>(V + ring.slot * TILE, &mv, &full_v[ring.slot], N, n, kept, item.b);
+                }
             }
-        }
-    } else {
-        registers_up<WG == 3 ? 160 : 240>();
-        const int r0 = m0 + 64 * group, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const uint32_t q = shared_address(Q), k = shared_address(K), v = shared_address(V);
-        const float c = a.scale * (float)LOG2E;
-        float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
-        int x = 0;
-        for (; x < tiles && (tiles - 1 - x) * N > r0 + 63; x++) {                /* tiles that only later warpgroups see */
-            barrier_wait(&full_k[x % STAGES], x / STAGES % 2); barrier_wait(&full_v[x % STAGES], x / STAGES % 2);
-            if (lane == 0) { barrier_arrive(&empty_k[x % STAGES]); barrier_arrive(&empty_v[x % STAGES]); }
-        }
-        barrier_wait(&full_q, 0);
+        return;
+    }
+    registers_up<WG == 3 ? 160 : 240>();
+    const Turns<WG> turns(group);
+    const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), k = descriptor_low(shared_address(K), 16), v = descriptor_low(shared_address(V), N * SW);
+    const float c = a.scale * (float)LOG2E;
+    float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
+    auto release = [&](uint64_t *bar) { if (lane == 0) barrier_arrive(bar); };
+    for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+        const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
+        int n = (end - 1) / N * N, keep = 0;
         bool first = true;
-        auto softmax = [&](int n) {                                              /* s -> exp2(c s - c top), sum, top; returns via factor */
+        auto softmax = [&] {                                                     /* s -> exp2(c s - c top); sum, top; the factor for what came before */
             float factor[2];
             if (first) {
 #pragma unroll
@@ -780,43 +801,52 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
 #pragma unroll
             for (int i = 0; i < N / 4; i++) p[i] = pack<E>(s[2 * i], s[2 * i + 1]);
         };
-        barrier_wait(&full_k[x % STAGES], x / STAGES % 2);
-        wgmma_fence();
-        product_scores<E, DP, N>(s, q, M, 64 * group, k + x % STAGES * TILE);
-        wgmma_commit(); wgmma_wait<0>(); wgmma_hold(s);
-        if (lane == 0) barrier_arrive(&empty_k[x % STAGES]);
-        softmax((tiles - 1 - x) * N); round_weights();
+        for (; n > r0 + 63; n -= N, ring.next()) {                               /* tiles that only later warpgroups see */
+            turns.begin(); turns.end();
+            barrier_wait(&full_k[ring.slot], ring.parity); release(&empty_k[ring.slot]);
+            barrier_wait(&full_v[ring.slot], ring.parity); release(&empty_v[ring.slot]);
+        }
+        barrier_wait(&full_q, odd);
+        barrier_wait(&full_k[ring.slot], ring.parity);
+        turns.begin();
+        wgmma_hold(s); wgmma_fence();
+        product_scores<E, DP, N, M>(s, q, k + ring.slot * (TILE >> 4));
+        wgmma_commit(); turns.end(); wgmma_wait<0>(); wgmma_hold(s);
+        release(&empty_k[ring.slot]);
+        softmax(); round_weights();
         first = false;
-        int keep = 0;
-        for (x++; x < tiles; x++) {
-            const int now = x % STAGES, before = (x - 1) % STAGES;
-            barrier_wait(&full_k[now], x / STAGES % 2);
+        Ring<STAGES> before = ring;
+        for (ring.next(), n -= N; n >= 0; n -= N, before = ring, ring.next()) {
+            barrier_wait(&full_k[ring.slot], ring.parity);
+            turns.begin();
             wgmma_hold(p); wgmma_hold(o); wgmma_hold(s); wgmma_fence();
-            product_scores<E, DP, N>(s, q, M, 64 * group, k + now * TILE);
+            product_scores<E, DP, N, M>(s, q, k + ring.slot * (TILE >> 4));
             wgmma_commit();
-            barrier_wait(&full_v[before], (x - 1) / STAGES % 2);
+            barrier_wait(&full_v[before.slot], before.parity);
             wgmma_fence();
-            product_values<E, DP, N, Panels<DP>::SW>(o, p, v + before * TILE, keep);
-            wgmma_commit();
+            product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
+            wgmma_commit(); turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (lane == 0) barrier_arrive(&empty_k[now]);
-            const float2 factor = softmax((tiles - 1 - x) * N);
+            release(&empty_k[ring.slot]);
+            const float2 factor = softmax();
             wgmma_wait<0>(); wgmma_hold(o);
-            if (lane == 0) barrier_arrive(&empty_v[before]);
+            release(&empty_v[before.slot]);
             keep = 1;
 #pragma unroll
             for (int i = 0; i < DP / 2; i++) o[i] *= (i / 2) % 2 ? factor.y : factor.x;
             round_weights();
         }
-        barrier_wait(&full_v[(x - 1) % STAGES], (x - 1) / STAGES % 2);
+        release(&empty_q);
+        barrier_wait(&full_v[before.slot], before.parity);
         wgmma_hold(p); wgmma_hold(o); wgmma_fence();
-        product_values<E, DP, N, Panels<DP>::SW>(o, p, v + (x - 1) % STAGES * TILE, keep);
+        product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
         wgmma_commit(); wgmma_wait<0>(); wgmma_hold(o);
+        release(&empty_v[before.slot]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(~0u, sum[h], 1); sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
             const int64_t t = r0 + row + 8 * h;
-            if (t < a.T && lane % 4 == 0) a.lse[(item.b * a.U + item.u) * a.T + t] = top[h] * a.scale + logf(sum[h]);
+            if (t < a.T && lane % 4 == 0) a.lse[((int64_t)item.b * a.U + item.u) * a.T + t] = top[h] * a.scale + logf(sum[h]);
             store_row<E, DP>(o, h, 1 / sum[h], t < a.T ? at<E>(a.y, item.b, t, kept) : (E *)0, 0, a.D);
         }
     }
@@ -832,83 +862,83 @@ template <class E, int DP, int WG>
 __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                                                                        const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
-    enum { M = 64 * WG, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2 };
+    enum { M = 64 * WG, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
-    __shared__ uint64_t full_q, full[STAGES], empty[STAGES];
+    __shared__ uint64_t full_q, empty_q, full[STAGES], empty[STAGES];
     __shared__ float2 stat[M];
     char *Q = aligned_shared(raw), *G = Q + M * DP * 2, *K = G + M * DP * 2, *V = K + STAGES * TILE;
-    const Item item = live_item(a, true);
-    const int kept = a.heads.kept[item.u], m0 = item.block * M, group = warpgroup() - 1, lane = threadIdx.x % 32;
-    const int end = m0 + M < a.T ? m0 + M : (int)a.T, tiles = (end + N - 1) / N;
+    const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_q, 1);
+        barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<WG == 3 ? 32 : 24>();
-        if (threadIdx.x == 0) {
-            barrier_expect(&full_q, 2 * M * DP * 2);
-            for (int w = 0; w < WG; w++)
-                for (int p = 0; p < Panels<DP>::COUNT; p++) {
-                    const int to = p * M * Panels<DP>::SW + w * 64 * Panels<DP>::SW;
-                    copy_tile(Q + to, &mq, &full_q, p * Panels<DP>::COLUMNS, m0 + 64 * w, item.u, (int)item.b);
-                    copy_tile(G + to, &mg, &full_q, p * Panels<DP>::COLUMNS, m0 + 64 * w, kept, (int)item.b);
+        if (threadIdx.x == 0)
+            for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+                const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
+                barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, 2 * M * DP * 2);
+                copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
+                copy_rows<DP, WG>(G, &mg, &full_q, m0, kept, item.b);
+                for (int n = (end - 1) / N * N; n >= 0; n -= N, ring.next()) {
+                    barrier_wait(&empty[ring.slot], ring.parity ^ 1); barrier_expect(&full[ring.slot], 2 * TILE);
+                    copy_head<DP>(K + ring.slot * TILE, &mk, &full[ring.slot], N, n, item.u, item.b);
+                    copy_head<DP>(V + ring.slot * TILE, &mv, &full[ring.slot], N, n, kept, item.b);
                 }
-            for (int x = 0; x < tiles; x++) {
-                const int s = x % STAGES, n = (tiles - 1 - x) * N;
-                barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], 2 * TILE);
-                copy_head<DP>(K + s * TILE, &mk, &full[s], N, n, item.u, (int)item.b);
-                copy_head<DP>(V + s * TILE, &mv, &full[s], N, n, kept, (int)item.b);
             }
-        }
-    } else {
-        registers_up<WG == 3 ? 160 : 240>();
-        const int r0 = m0 + 64 * group, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const uint32_t q = shared_address(Q), g = shared_address(G), k = shared_address(K), v = shared_address(V);
-        const float c = a.scale * (float)LOG2E;
-        {
-            const int mine = threadIdx.x % 128 / 2; const int64_t t = r0 + mine, bu = item.b * a.U + item.u;
-            float delta = 0;
-            if (t < a.T) {
-                const E *y = at<E>(a.y, item.b, t, kept), *dy = at<E>(a.dy, item.b, t, kept);
-                for (int e = threadIdx.x % 2; e < a.D / 8; e += 2) {
-                    union Piece { uint4 raw; E e[8]; } f, h;
-                    f.raw = *(const uint4 *)(y + 8 * e); h.raw = *(const uint4 *)(dy + 8 * e);
+        return;
+    }
+    registers_up<WG == 3 ? 160 : 240>();
+    const Turns<WG> turns(group);
+    const int row = threadIdx.x / 32 % 4 * 16 + lane / 4, mine = threadIdx.x % 128 / 2;
+    const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), g = descriptor_low(shared_address(G) + 64 * group * SW, 16);
+    const uint32_t k = descriptor_low(shared_address(K), 16), kt = descriptor_low(shared_address(K), N * SW), v = descriptor_low(shared_address(V), 16);
+    const float c = a.scale * (float)LOG2E;
+    float s[N / 2], ds[N / 2], dq[DP / 2]; uint32_t p[N / 4];
+    for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+        const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
+        float lse = INFINITY, delta = 0;                                         /* two threads a row */
+        const int64_t t = r0 + mine, bu = (int64_t)item.b * a.U + item.u;
+        if (t < a.T) {
+            lse = a.lse[bu * a.T + t] * (float)LOG2E;
+            const E *y = at<E>(a.y, item.b, t, kept), *dy = at<E>(a.dy, item.b, t, kept);
+            for (int e = threadIdx.x % 2; e < a.D / 8; e += 2) {
+                union Piece { uint4 raw; E e[8]; } f, h;
+                f.raw = *(const uint4 *)(y + 8 * e); h.raw = *(const uint4 *)(dy + 8 * e);
 #pragma unroll
-                    for (int i = 0; i < 8; i++) delta += to_float(f.e[i]) * to_float(h.e[i]);
-                }
+                for (int i = 0; i < 8; i++) delta += to_float(f.e[i]) * to_float(h.e[i]);
             }
-            delta += __shfl_xor_sync(~0u, delta, 1);
-            if (threadIdx.x % 2 == 0) {
-                const float lse = t < a.T ? a.lse[bu * a.T + t] * (float)LOG2E : INFINITY;
-                stat[64 * group + mine] = make_float2(lse, delta);
-                if (t < a.T64) { a.lse2[bu * a.T64 + r0 + stat_place(mine)] = lse; a.delta[bu * a.T64 + r0 + stat_place(mine)] = delta; }
-            }
-            group_sync(1 + group, 128);
         }
+        delta += __shfl_xor_sync(~0u, delta, 1);
+        barrier_wait(&full_q, odd);                                              /* all warps are past the last item's stat */
+        if (threadIdx.x % 2 == 0) {
+            stat[64 * group + mine] = make_float2(lse, delta);
+            if (t < a.T64) { a.lse2[bu * a.T64 + r0 + stat_place(mine)] = lse; a.delta[bu * a.T64 + r0 + stat_place(mine)] = delta; }
+        }
+        group_sync(1 + WG + group, 128);
         const float2 low = stat[64 * group + row], high = stat[64 * group + row + 8];
-        float s[N / 2], ds[N / 2], dq[DP / 2]; uint32_t p[N / 4];
-        int x = 0;
-        for (; x < tiles && (tiles - 1 - x) * N > r0 + 63; x++) {
-            barrier_wait(&full[x % STAGES], x / STAGES % 2);
-            if (lane == 0) barrier_arrive(&empty[x % STAGES]);
+        int n = (end - 1) / N * N;
+        for (; n > r0 + 63; n -= N, ring.next()) {
+            turns.begin(); turns.end();
+            barrier_wait(&full[ring.slot], ring.parity);
+            if (lane == 0) barrier_arrive(&empty[ring.slot]);
         }
-        barrier_wait(&full_q, 0);
-        const int begin = x;
-        for (; x < tiles; x++) {                                                 /* the last tile's dq product runs on under the next scores */
-            const int now = x % STAGES;
-            barrier_wait(&full[now], x / STAGES % 2);
+        bool first = true; int before = 0;
+        turns.begin();
+        for (; n >= 0; n -= N, ring.next()) {                                    /* the last tile's dq product runs on under the next scores */
+            barrier_wait(&full[ring.slot], ring.parity);
             wgmma_hold(s); wgmma_hold(ds); wgmma_fence();
-            product_scores<E, DP, N>(s, q, M, 64 * group, k + now * TILE); wgmma_commit();
-            product_scores<E, DP, N>(ds, g, M, 64 * group, v + now * TILE); wgmma_commit();
+            product_scores<E, DP, N, M>(s, q, k + ring.slot * (TILE >> 4)); wgmma_commit();
+            product_scores<E, DP, N, M>(ds, g, v + ring.slot * (TILE >> 4)); wgmma_commit();
+            turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (x > begin && lane == 0) barrier_arrive(&empty[(x - 1) % STAGES]);
+            if (!first && lane == 0) barrier_arrive(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 2; i++) s[i] = exp2_fast(s[i] * c - ((i / 2) % 2 ? high.x : low.x));
-            if (x == begin) {
-                const int n = (tiles - 1 - x) * N;
+            if (first) {
 #pragma unroll
                 for (int i = 0; i < N / 2; i++)
                     if (n + 8 * (i / 4) + 2 * (lane % 4) + i % 2 > r0 + row + 8 * ((i / 2) % 2)) s[i] = 0;
@@ -916,18 +946,23 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             wgmma_wait<0>(); wgmma_hold(ds);
 #pragma unroll
             for (int i = 0; i < N / 4; i++) {
-                const float delta = i % 2 ? high.y : low.y;
-                p[i] = pack<E>(s[2 * i] * (ds[2 * i] - delta), s[2 * i + 1] * (ds[2 * i + 1] - delta));
+                const float d = i % 2 ? high.y : low.y;
+                p[i] = pack<E>(s[2 * i] * (ds[2 * i] - d), s[2 * i + 1] * (ds[2 * i + 1] - d));
             }
+            turns.begin();
             wgmma_hold(p); wgmma_hold(dq); wgmma_fence();
-            product_values<E, DP, N, Panels<DP>::SW>(dq, p, k + now * TILE, x > begin); wgmma_commit();
+            product_values<E, DP, N, SW>(dq, p, kt + ring.slot * (TILE >> 4), !first); wgmma_commit();
+            first = false; before = ring.slot;
         }
+        turns.end();
+        if (lane == 0) barrier_arrive(&empty_q);
         wgmma_wait<0>(); wgmma_hold(dq);
+        if (lane == 0) barrier_arrive(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int64_t t = r0 + row + 8 * h;
-            if (a.rotation && t < a.T) unrotate<DP>(dq, h, t, a.rotation);
-            store_row<E, DP>(dq, h, a.scale, t < a.T ? at<E>(a.dq, item.b, t, item.u) : (E *)0, 0, a.D);
+            const int64_t i = r0 + row + 8 * h;
+            if (a.rotation && i < a.T) unrotate<DP>(dq, h, i, a.rotation);
+            store_row<E, DP>(dq, h, a.scale, i < a.T ? at<E>(a.dq, item.b, i, item.u) : (E *)0, 0, a.D);
         }
     }
 }
@@ -939,78 +974,87 @@ template <class E, int DP>
 __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                                                              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
-    enum { WG = 2, M = 128, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2 };
+    enum { WG = 2, M = 128, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
-    __shared__ uint64_t full_k, full[STAGES], empty[STAGES];
+    __shared__ uint64_t full_k, empty_k, full[STAGES], empty[STAGES];
     __shared__ alignas(16) float lse[STAGES][N], delta[STAGES][N];
     char *K = aligned_shared(raw), *V = K + M * DP * 2, *Q = V + M * DP * 2, *G = Q + STAGES * TILE;
-    const Item item = live_item(a, false);
-    const int kept = a.heads.kept[item.u], n0 = item.block * M, group = warpgroup() - 1, lane = threadIdx.x % 32;
-    const int tiles = ((int)a.T - n0 + N - 1) / N;
+    const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_k, 1);
+        barrier_init(&full_k, 1); barrier_init(&empty_k, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<24>();
-        if (threadIdx.x == 0) {
-            barrier_expect(&full_k, 2 * M * DP * 2);
-            for (int w = 0; w < WG; w++)
-                for (int p = 0; p < Panels<DP>::COUNT; p++) {
-                    const int to = p * M * Panels<DP>::SW + w * 64 * Panels<DP>::SW;
-                    copy_tile(K + to, &mk, &full_k, p * Panels<DP>::COLUMNS, n0 + 64 * w, item.u, (int)item.b);
-                    copy_tile(V + to, &mv, &full_k, p * Panels<DP>::COLUMNS, n0 + 64 * w, kept, (int)item.b);
+        if (threadIdx.x == 0)
+            for (int64_t round = 0; live_item(a, round, false, item); round++, odd ^= 1) {
+                const int kept = a.heads.kept[item.u], n0 = item.block * M;
+                barrier_wait(&empty_k, odd ^ 1); barrier_expect(&full_k, 2 * M * DP * 2);
+                copy_rows<DP, WG>(K, &mk, &full_k, n0, item.u, item.b);
+                copy_rows<DP, WG>(V, &mv, &full_k, n0, kept, item.b);
+                const int64_t stats = ((int64_t)item.b * a.U + item.u) * a.T64;
+                for (int m = n0; m < a.T; m += N, ring.next()) {
+                    uint64_t *bar = &full[ring.slot];
+                    barrier_wait(&empty[ring.slot], ring.parity ^ 1); barrier_expect(bar, 2 * TILE + 2 * N * 4);
+                    copy_head<DP>(Q + ring.slot * TILE, &mq, bar, N, m, item.u, item.b);
+                    copy_line(lse[ring.slot], a.lse2 + stats + m, N * 4, bar);
+                    copy_line(delta[ring.slot], a.delta + stats + m, N * 4, bar);
+                    copy_head<DP>(G + ring.slot * TILE, &mg, bar, N, m, kept, item.b);
                 }
-            const float *l = a.lse2 + (item.b * a.U + item.u) * a.T64, *d = a.delta + (item.b * a.U + item.u) * a.T64;
-            for (int x = 0; x < tiles; x++) {
-                const int s = x % STAGES, m = n0 + x * N;
-                barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], 2 * TILE + 2 * N * 4);
-                copy_head<DP>(Q + s * TILE, &mq, &full[s], N, m, item.u, (int)item.b);
-                copy_line(lse[s], l + m, N * 4, &full[s]);
-                copy_line(delta[s], d + m, N * 4, &full[s]);
-                copy_head<DP>(G + s * TILE, &mg, &full[s], N, m, kept, (int)item.b);
             }
+        return;
+    }
+    registers_up<240>();
+    const Turns<WG> turns(group);
+    const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const uint32_t k = descriptor_low(shared_address(K) + 64 * group * SW, 16), v = descriptor_low(shared_address(V) + 64 * group * SW, 16);
+    const uint32_t q = descriptor_low(shared_address(Q), 16), qt = descriptor_low(shared_address(Q), N * SW), g = descriptor_low(shared_address(G), 16), gt = descriptor_low(shared_address(G), N * SW);
+    const float c = a.scale * (float)LOG2E;
+    const uint32_t zero = uint32_t(a.T64 >> 40);
+    float s[N / 2], ds[N / 2], dk[DP / 2], dv[DP / 2]; uint32_t p[N / 4], pd[N / 4], kr[DP / 4], vr[DP / 4];
+    for (int64_t round = 0; live_item(a, round, false, item); round++, odd ^= 1) {
+        const int kept = a.heads.kept[item.u], n0 = item.block * M, r0 = n0 + 64 * group;
+        int m = n0;
+        if (group == 1) {                                                        /* the first queries come before these keys */
+            turns.begin(); turns.end();
+            barrier_wait(&full[ring.slot], ring.parity);
+            if (lane == 0) barrier_arrive(&empty[ring.slot]);
+            m += N; ring.next();
         }
-    } else {
-        registers_up<240>();
-        const int r0 = n0 + 64 * group, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
-        const uint32_t q = shared_address(Q), g = shared_address(G), k = shared_address(K), v = shared_address(V);
-        const float c = a.scale * (float)LOG2E;
-        float s[N / 2], ds[N / 2], dk[DP / 2], dv[DP / 2]; uint32_t p[N / 4], pd[N / 4], kr[DP / 4], vr[DP / 4];
-        int x = 0;
-        for (; x < group; x++) {
-            if (x >= tiles) break;
-            barrier_wait(&full[x % STAGES], x / STAGES % 2);
-            if (lane == 0) barrier_arrive(&empty[x % STAGES]);
-        }
-        barrier_wait(&full_k, 0);
-        if (DP == 64) { load_rows_of<DP>(kr, k, M, 64 * group); load_rows_of<DP>(vr, v, M, 64 * group); }
-        const int begin = x;
-        for (; x < tiles; x++) {
-            const int now = x % STAGES;
-            barrier_wait(&full[now], x / STAGES % 2);
-            wgmma_hold(s); wgmma_hold(ds); wgmma_fence();
+        barrier_wait(&full_k, odd);
+        if (DP == 64) { load_rows_of<DP>(kr, shared_address(K), M, 64 * group); load_rows_of<DP>(vr, shared_address(V), M, 64 * group); }
+        bool first = true; int before = 0;
+        turns.begin();
+        for (; m < a.T; m += N, ring.next()) {
+            barrier_wait(&full[ring.slot], ring.parity);
+            wgmma_hold(s); wgmma_hold(ds);
             if (DP == 64) {                                                      /* keys and values stay in registers: half the shared-memory reads */
-                product_scores<E, DP, N>(s, kr, q + now * TILE); wgmma_commit();
-                product_scores<E, DP, N>(ds, vr, g + now * TILE); wgmma_commit();
+#pragma unroll
+                for (int i = 0; i < DP / 4; i++) { kr[i] ^= zero; vr[i] ^= zero; }  /* unchanged; ptxas 13.0 gives p their registers if the loop does not write them */
+                wgmma_hold(kr); wgmma_hold(vr); wgmma_fence();
+                product_scores<E, DP, N>(s, kr, q + ring.slot * (TILE >> 4)); wgmma_commit();
+                product_scores<E, DP, N>(ds, vr, g + ring.slot * (TILE >> 4)); wgmma_commit();
             } else {
-                product_scores<E, DP, N>(s, k, M, 64 * group, q + now * TILE); wgmma_commit();
-                product_scores<E, DP, N>(ds, v, M, 64 * group, g + now * TILE); wgmma_commit();
+                wgmma_fence();
+                product_scores<E, DP, N, M>(s, k, q + ring.slot * (TILE >> 4)); wgmma_commit();
+                product_scores<E, DP, N, M>(ds, v, g + ring.slot * (TILE >> 4)); wgmma_commit();
             }
+            turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (x > begin && lane == 0) barrier_arrive(&empty[(x - 1) % STAGES]);
+            if (!first && lane == 0) barrier_arrive(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 16; i++) {
-                const float4 l = *(const float4 *)&lse[now][16 * i + 4 * (lane % 4)];
+                const float4 l = *(const float4 *)&lse[ring.slot][16 * i + 4 * (lane % 4)];
 #pragma unroll
                 for (int h = 0; h < 4; h += 2) {
                     s[8 * i + h] = exp2_fast(s[8 * i + h] * c - l.x);         s[8 * i + h + 1] = exp2_fast(s[8 * i + h + 1] * c - l.y);
                     s[8 * i + h + 4] = exp2_fast(s[8 * i + h + 4] * c - l.z); s[8 * i + h + 5] = exp2_fast(s[8 * i + h + 5] * c - l.w);
                 }
             }
-            if (x == begin) {
+            if (first) {
 #pragma unroll
                 for (int i = 0; i < N / 2; i++)
                     if (8 * (i / 4) + 2 * (lane % 4) + i % 2 < row + 8 * ((i / 2) % 2)) s[i] = 0;
@@ -1020,7 +1064,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             wgmma_wait<0>(); wgmma_hold(ds);
 #pragma unroll
             for (int i = 0; i < N / 16; i++) {
-                const float4 d = *(const float4 *)&delta[now][16 * i + 4 * (lane % 4)];
+                const float4 d = *(const float4 *)&delta[ring.slot][16 * i + 4 * (lane % 4)];
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     const int e = 8 * i + 2 * h;
@@ -1028,12 +1072,17 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
                     pd[4 * i + h + 2] = pack<E>(s[e + 4] * (ds[e + 4] - d.z), s[e + 5] * (ds[e + 5] - d.w));
                 }
             }
+            turns.begin();
             wgmma_hold(p); wgmma_hold(pd); wgmma_hold(dk); wgmma_hold(dv); wgmma_fence();
-            product_values<E, DP, N, Panels<DP>::SW>(dv, p, g + now * TILE, x > begin);
-            product_values<E, DP, N, Panels<DP>::SW>(dk, pd, q + now * TILE, x > begin); wgmma_commit();
+            product_values<E, DP, N, SW>(dv, p, gt + ring.slot * (TILE >> 4), !first);
+            product_values<E, DP, N, SW>(dk, pd, qt + ring.slot * (TILE >> 4), !first); wgmma_commit();
             if (DP == 128) wgmma_wait<0>();                                      /* no registers left to run on under the next scores */
+            first = false; before = ring.slot;
         }
+        turns.end();
+        if (lane == 0) barrier_arrive(&empty_k);
         wgmma_wait<0>(); wgmma_hold(dk); wgmma_hold(dv);
+        if (!first && lane == 0) barrier_arrive(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int64_t t = r0 + row + 8 * h;
@@ -1060,6 +1109,7 @@ struct Static {
     int64_t B, T; int D, blocks, b_groups, linear; int64_t items;
 };
 enum { SM = 128, SK = 64, FAR_ROWS = 2 * MAX_R };
+enum { SHORT = 512 };                      /* up to here a linear head is cheaper by its tiles alone */
 
 template <class E, int DP, int NB, bool ADJOINT>
 __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap ms)
@@ -1146,7 +1196,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
             wgmma_wait<0>();
             if (pending >= 0 && lane == 0) barrier_arrive(&empty[pending]);
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
-            product_values<E, N, SK, P::SW>(acc, A, shared_address(ring + s * SLOT), keep);
+            product_values<E, N, SK, P::SW>(acc, A, descriptor_low(shared_address(ring + s * SLOT), SK * P::SW), keep);
             wgmma_commit();
             keep = 1; pending = s; x++;
         };
@@ -1166,7 +1216,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
             }
             barrier_wait(&full[s], x / STAGES % 2);
             wgmma_fence();
-            product_values<bf16, N, FAR_ROWS, P::SW>(acc, F, shared_address(ring + s * SLOT), keep);
+            product_values<bf16, N, FAR_ROWS, P::SW>(acc, F, descriptor_low(shared_address(ring + s * SLOT), FAR_ROWS * P::SW), keep);
             wgmma_commit(); wgmma_wait<0>();
             if (lane == 0) barrier_arrive(&empty[s]);
             x++;
@@ -1286,12 +1336,13 @@ template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_consta
 
 typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
                                 const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-EncodeTiled encode_tiled()
+EncodeTiled find_encode_tiled()
 {
     void *f = 0; cudaDriverEntryPointQueryResult found;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess || found != cudaDriverEntryPointSuccess) return 0;
     return (EncodeTiled)f;
 }
+EncodeTiled encode_tiled() { static const EncodeTiled f = find_encode_tiled(); return f; }
 /* A tensor [B,T,H,D] seen in boxes of `rows` positions of `batch` sequences of one head, one panel of columns at a time; zeros outside */
 bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T, int64_t H, int D, int DP, int rows, int batch)
 {
@@ -1316,6 +1367,12 @@ bool aligned(const Tensor &x, int64_t B, int64_t T, int64_t H)
 {
     return (uintptr_t)x.data % 16 == 0 && (x.b % 8 == 0 || B == 1) && (x.t % 8 == 0 || T == 1) && (x.h % 8 == 0 || H == 1) &&
            (x.t > 0 || T == 1) && (x.h > 0 || H == 1) && (x.b > 0 || B == 1);
+}
+int processor_count()
+{
+    int device = 0, n = 1;
+    cudaGetDevice(&device); cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return n;
 }
 bool hopper()
 {
@@ -1344,7 +1401,7 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
         if (kind == GPTS_GPU_LIVE) { add_head(p.fast_live ? p.live : p.plain, kept, u, true); u++; }
         else {
             const bool wide = a->wide && a->wide[h];
-            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR ? p.linear : p.exact, kept, s, false); s++;
+            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR && a->T > SHORT ? p.linear : p.exact, kept, s, false); s++;
         }
         kept++;
     }
@@ -1435,12 +1492,12 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     l.B = a->B; l.T = a->T; l.T64 = (a->T + 63) / 64 * 64; l.U = p.U; l.D = a->D; l.heads = p.live;
     l.scale = a->scale > 0 ? a->scale : 1 / sqrtf((float)a->D);
     l.lse2 = (float *)(work + p.stats); l.delta = l.lse2 + a->B * p.U * l.T64;
-    const int64_t heads = a->B * p.U;
+    const int64_t heads = a->B * p.U, processors = processor_count();
     auto blocks = [&](int M, int tensors) {
         const int64_t fit = (32 << 20) / (a->T * DP * 2 * tensors);
         l.blocks = (int)((a->T + M - 1) / M); 
         const int64_t groups = (heads + (fit < 1 ? 1 : fit) - 1) / (fit < 1 ? 1 : fit); l.group = (int)((heads + groups - 1) / groups);
-        return heads * l.blocks;
+        return heads * l.blocks < processors ? heads * l.blocks : processors;
     };
     CUtensorMap mq, mk, mv, mg;
     auto map = [&](CUtensorMap &m, const Tensor &x, int H, int rows) { return make_map(&m, a->type, x, a->B, a->T, H, a->D, DP, rows, 1); };
@@ -1463,8 +1520,7 @@ template <class E, int DP, int NB, bool ADJOINT>
 cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, const Heads &heads, bool linear, cudaStream_t stream)
 {
     if (!heads.n) return cudaSuccess;
-    int device = 0, processors = 0; cudaError_t e;
-    cudaGetDevice(&device); cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    const int processors = processor_count(); cudaError_t e;
     s.heads = heads; s.linear = linear; s.b_groups = (int)((a->B + NB - 1) / NB);
     s.items = (int64_t)heads.n * s.blocks * s.b_groups;
     CUtensorMap mv, ms;

@@ -241,6 +241,8 @@ static void long_sequences(void)
             run_case((Case){ .kinds = "LNXN", .type = type, .D = D[i], .B = 2, .T = 1000, .S = 1024, .W = 64, .R = 16, .theta = i == 1 ? 10000 : 0 });
             run_case((Case){ .kinds = "NXL", .type = type, .D = D[i], .B = 5, .T = 257, .S = 300, .W = 256, .R = 3 });
         }
+    for (int T = 513; T < 1100; T += light ? 293 : 37)                                  /* the linear form's states, at every W */
+        run_case((Case){ .kinds = "NN", .type = 1 + T % 2, .D = T % 3 == 0 ? 128 : T % 3 == 1 ? 64 : 96, .B = 1 + T % 5, .T = T, .S = 1100, .W = 1 + (T * 7) % 256, .R = 1 + T % 16 });
     if (light) return;
     for (int type = 0; type < 3; type++) run_case((Case){ .kinds = "LXN", .type = type, .D = 64, .B = 1, .T = 4096, .S = 4096, .W = 200, .R = 12 });
     run_case((Case){ .kinds = "XLN", .type = 2, .D = 128, .B = 1, .T = 4096, .S = 5000, .W = 64, .R = 8, .theta = 10000 });

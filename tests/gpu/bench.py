@@ -40,7 +40,7 @@ def sdpa(q, k, v, backend):
 
 def block_ms(fn, n):
     a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize(); torch.cuda._sleep(int(4e5 * n)); a.record()                         # the spin lets the host run ahead
+    torch.cuda.synchronize(); torch.cuda._sleep(int(1.2e6 * n)); a.record()                         # the spin lets the host run ahead
     for _ in range(n): fn()
     b.record(); torch.cuda.synchronize()
     return a.elapsed_time(b) / n
