@@ -93,6 +93,12 @@ typedef __nv_bfloat16 bf16;
 typedef __half fp16;
 typedef gpts_gpu_tensor Tensor;
 
+/* wgmma, TMA and register reallocation exist in code for sm_90a alone; elsewhere these kernels are empty and never launched */
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER 1
+#else
+#define HOPPER 0
+#endif
 enum { MAX_HEADS = 256, MAX_D = 256, MAX_R = 16 };
 constexpr double LOG2E = 1.4426950408889634;
 
@@ -263,6 +269,20 @@ __device__ __forceinline__ void copy_line(void *to, const void *from, uint32_t b
                  :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)) : "memory");
 }
 __device__ __forceinline__ void group_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+/* Programmatic dependent launch: a kernel lets the next one's blocks start as its own ones end; one that reads what the kernel before it
+   wrote waits for all of it first, and every kernel waits at the latest before it ends, so that ends keep the stream's order. */
+__device__ __forceinline__ void let_next_start()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_previous()
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 template <int N> __device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N)); }
 template <int N> __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N)); }
 
@@ -689,21 +709,40 @@ template <int DP> __device__ __forceinline__ void unrotate(float *d, int half, i
 
 struct Live {
     Tensor y, dy, dq, dk, dv; float *lse, *lse2, *delta; const float2 *rotation;
-    int64_t B, T, T64; int U, D, group, blocks; float scale; Heads heads;
+    int64_t B, T, T64; int U, D, group, blocks, *counter; float scale; Heads heads;
 };
-/* Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks first.  A block of threads takes
-   one item of every round, in alternating order, so that all get about the same work.                                              */
+/* Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks first. */
 struct Item { int block, u, b; };
-__device__ __forceinline__ bool live_item(const Live &a, int64_t round, bool descending, Item &item)
+__device__ __forceinline__ bool live_item(const Live &a, int x, bool descending, Item &item)
 {
-    const int64_t x = round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x), heads = a.B * a.U;
-    if (x >= heads * a.blocks) return false;
-    const int64_t per = int64_t(a.group) * a.blocks, g = x / per, r = x % per;
-    const int64_t width = heads - g * a.group < a.group ? heads - g * a.group : a.group, bh = g * a.group + r % width;
-    item.block = int(r / width); if (descending) item.block = a.blocks - 1 - item.block;
-    item.b = int(bh / a.U); item.u = int(bh % a.U);
+    if (x < 0) return false;
+    const int heads = int(a.B * a.U), per = a.group * a.blocks, g = x / per, r = x % per;
+    const int width = heads - g * a.group < a.group ? heads - g * a.group : a.group, bh = g * a.group + r % width;
+    item.block = r / width; if (descending) item.block = a.blocks - 1 - item.block;
+    item.b = bh / a.U; item.u = bh % a.U;
     return true;
 }
+/* Blocks of threads draw items from a counter; the copying warp draws ahead and hands the number to the others through two slots. */
+template <int WG> struct Draw {
+    int item[2]; uint64_t full[2], empty[2];
+    __device__ __forceinline__ void init() { for (int s = 0; s < 2; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); } }
+    __device__ __forceinline__ int put(const Live &a, int *counter, int turn)               /* the turn-th item, or -1 when there is none left */
+    {
+        int x = turn ? gridDim.x + atomicAdd(counter, 1) : blockIdx.x;
+        if (x >= int(a.B * a.U) * a.blocks) x = -1;
+        barrier_wait(&empty[turn % 2], turn / 2 % 2 ^ 1);
+        item[turn % 2] = x; barrier_arrive(&full[turn % 2]);
+        return x;
+    }
+    __device__ __forceinline__ int get(int turn)
+    {
+        barrier_wait(&full[turn % 2], turn / 2 % 2);
+        const int x = *(volatile int *)&item[turn % 2];
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(&empty[turn % 2]);
+        return __shfl_sync(~0u, x, 0);
+    }
+};
 /* Warpgroups take turns at queueing products, so that one's exponentials run under another's products (ping-pong). */
 template <int WG> struct Turns {
     int group;
@@ -733,22 +772,25 @@ template <class E, int DP, int WG>
 __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq,
                                                                  const __grid_constant__ CUtensorMap mk, const __grid_constant__ CUtensorMap mv)
 {
+#if HOPPER
     enum { M = 64 * WG, N = 128, STAGES = 2, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
+    __shared__ Draw<WG> draw;
     __shared__ uint64_t full_q, empty_q, full_k[STAGES], full_v[STAGES], empty_k[STAGES], empty_v[STAGES];
     char *Q = aligned_shared(raw), *K = Q + M * DP * 2, *V = K + STAGES * TILE;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
+        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full_k[s], 1); barrier_init(&full_v[s], 1); barrier_init(&empty_k[s], 4 * WG); barrier_init(&empty_v[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    let_next_start();
     Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<WG == 3 ? 32 : 24>();
         if (threadIdx.x == 0)
-            for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+            for (int turn = 0; live_item(a, draw.put(a, a.counter, turn), true, item); turn++, odd ^= 1) {
                 const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
                 barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, M * DP * 2);
                 copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
@@ -768,7 +810,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     const float c = a.scale * (float)LOG2E;
     float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
     auto release = [&](uint64_t *bar) { if (lane == 0) barrier_arrive(bar); };
-    for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+    for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
         const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
         int n = (end - 1) / N * N, keep = 0;
         bool first = true;
@@ -850,6 +892,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
             store_row<E, DP>(o, h, 1 / sum[h], t < a.T ? at<E>(a.y, item.b, t, kept) : (E *)0, 0, a.D);
         }
     }
+    wait_for_previous();
+#endif
 }
 
 /* Where a row's lse and delta lie among those of its 64 rows: the columns that one thread of the transposed kernel holds, side by side */
@@ -862,23 +906,26 @@ template <class E, int DP, int WG>
 __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                                                                        const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
+#if HOPPER
     enum { M = 64 * WG, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
+    __shared__ Draw<WG> draw;
     __shared__ uint64_t full_q, empty_q, full[STAGES], empty[STAGES];
     __shared__ float2 stat[M];
     char *Q = aligned_shared(raw), *G = Q + M * DP * 2, *K = G + M * DP * 2, *V = K + STAGES * TILE;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
+        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    let_next_start();
     Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<WG == 3 ? 32 : 24>();
         if (threadIdx.x == 0)
-            for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+            for (int turn = 0; live_item(a, draw.put(a, a.counter, turn), true, item); turn++, odd ^= 1) {
                 const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
                 barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, 2 * M * DP * 2);
                 copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
@@ -898,7 +945,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
     const uint32_t k = descriptor_low(shared_address(K), 16), kt = descriptor_low(shared_address(K), N * SW), v = descriptor_low(shared_address(V), 16);
     const float c = a.scale * (float)LOG2E;
     float s[N / 2], ds[N / 2], dq[DP / 2]; uint32_t p[N / 4];
-    for (int64_t round = 0; live_item(a, round, true, item); round++, odd ^= 1) {
+    for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
         const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
         float lse = INFINITY, delta = 0;                                         /* two threads a row */
         const int64_t t = r0 + mine, bu = (int64_t)item.b * a.U + item.u;
@@ -965,6 +1012,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             store_row<E, DP>(dq, h, a.scale, i < a.T ? at<E>(a.dq, item.b, i, item.u) : (E *)0, 0, a.D);
         }
     }
+    wait_for_previous();
+#endif
 }
 
 /* card  dk, dv (A4) on tensor cores: a block owns 128 keys, 64 a warpgroup, and walks the queries in tiles of 64, everything
@@ -974,23 +1023,27 @@ template <class E, int DP>
 __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                                                              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
+#if HOPPER
     enum { WG = 2, M = 128, N = 64, STAGES = DP == 64 ? 4 : 3, TILE = N * DP * 2, SW = Panels<DP>::SW };
     extern __shared__ char raw[];
+    __shared__ Draw<WG> draw;
     __shared__ uint64_t full_k, empty_k, full[STAGES], empty[STAGES];
     __shared__ alignas(16) float lse[STAGES][N], delta[STAGES][N];
     char *K = aligned_shared(raw), *V = K + M * DP * 2, *Q = V + M * DP * 2, *G = Q + STAGES * TILE;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        barrier_init(&full_k, 1); barrier_init(&empty_k, 4 * WG);
+        draw.init(); barrier_init(&full_k, 1); barrier_init(&empty_k, 4 * WG);
         for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
         barrier_fence();
     }
     __syncthreads();
+    let_next_start();
+    wait_for_previous();
     Item item; Ring<STAGES> ring; uint32_t odd = 0;
     if (group < 0) {
         registers_down<24>();
         if (threadIdx.x == 0)
-            for (int64_t round = 0; live_item(a, round, false, item); round++, odd ^= 1) {
+            for (int turn = 0; live_item(a, draw.put(a, a.counter, turn), false, item); turn++, odd ^= 1) {
                 const int kept = a.heads.kept[item.u], n0 = item.block * M;
                 barrier_wait(&empty_k, odd ^ 1); barrier_expect(&full_k, 2 * M * DP * 2);
                 copy_rows<DP, WG>(K, &mk, &full_k, n0, item.u, item.b);
@@ -1015,7 +1068,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
     const float c = a.scale * (float)LOG2E;
     const uint32_t zero = uint32_t(a.T64 >> 40);
     float s[N / 2], ds[N / 2], dk[DP / 2], dv[DP / 2]; uint32_t p[N / 4], pd[N / 4], kr[DP / 4], vr[DP / 4];
-    for (int64_t round = 0; live_item(a, round, false, item); round++, odd ^= 1) {
+    for (int turn = 0; live_item(a, draw.get(turn), false, item); turn++, odd ^= 1) {
         const int kept = a.heads.kept[item.u], n0 = item.block * M, r0 = n0 + 64 * group;
         int m = n0;
         if (group == 1) {                                                        /* the first queries come before these keys */
@@ -1091,6 +1144,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             store_row<E, DP>(dv, h, 1.f, t < a.T ? at<E>(a.dv, item.b, t, kept) : (E *)0, 0, a.D);
         }
     }
+#endif
 }
 
 /* ==== @@STATIC ===========================================================================================================
@@ -1106,7 +1160,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
          adjoint: S_r(i1) = sum_{i>=i1} decay_r^(i-i1) row[i] dy[i],  far dv[j] = col[j] sum_r coef_r decay_r^(i1-j-W) S_r(i1),  i1 = j0 + 128 + Wc  */
 struct Static {
     Tensor in, out; Prepared pre; Heads heads; float *sums; bf16 *states;
-    int64_t B, T; int D, blocks, b_groups, linear; int64_t items;
+    int64_t B, T; int D, blocks, b_groups, linear, sum_batch; int64_t items;
 };
 enum { SM = 128, SK = 64, FAR_ROWS = 2 * MAX_R };
 enum { SHORT = 512 };                      /* up to here a linear head is cheaper by its tiles alone */
@@ -1114,6 +1168,7 @@ enum { SHORT = 512 };                      /* up to here a linear head is cheape
 template <class E, int DP, int NB, bool ADJOINT>
 __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap ms)
 {
+#if HOPPER
     typedef Panels<DP> P;
     enum { N = DP * NB, TILE = SK * N * 2, SLOT = TILE + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT, FAR = FAR_ROWS * N * 2 };
     extern __shared__ char raw[];
@@ -1125,6 +1180,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         barrier_fence();
     }
     __syncthreads();
+    let_next_start(); wait_for_previous();
     /* item -> head, block of rows (exact: the longest first), sequences; and the range [t0, t1) that it reads, far: states too */
     int h, block, b0, far; int64_t i0, t0, t1;
     auto locate = [&](int64_t item) {
@@ -1233,20 +1289,21 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
                                              t < a.T && b0 + b < a.B ? at<E>(a.out, b0 + b, t, a.heads.kept[h]) : (E *)0, q * P::COLUMNS, a.D);
         }
     }
+#endif
 }
 
 /* card  the states' inputs (P5): sums[h,b,block,r,:] = sum over the block's 128 keys k of decay_r^(127-k) col[k] v[k], block shifted by Wc
          (adjoint: decay_r^i row[i] dy[i]); mma m16n8k16, 16 terms by D columns; a block takes one head, one block of keys, some sequences   */
-enum { SUM_BATCH = 4 };
 template <class E, int DP, bool ADJOINT>
 __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Static a)
 {
     enum { STRIDE = DP * 2 + 16, TILE = SM * STRIDE, NT = DP / 32, PIECES = DP / 8 };
     extern __shared__ char raw[];
-    const int groups = int((a.B + SUM_BATCH - 1) / SUM_BATCH), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int groups = int((a.B + a.sum_batch - 1) / a.sum_batch), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bg = blockIdx.x % groups, block = blockIdx.x / groups % a.blocks, h = blockIdx.x / groups / a.blocks, p = a.heads.slot[h];
     const int Wc = a.pre.info[p].Wc;
-    const int64_t k0 = int64_t(block) * SM + (ADJOINT ? Wc : -Wc), b0 = int64_t(bg) * SUM_BATCH, b1 = b0 + SUM_BATCH < a.B ? b0 + SUM_BATCH : a.B;
+    const int64_t k0 = int64_t(block) * SM + (ADJOINT ? Wc : -Wc), b0 = int64_t(bg) * a.sum_batch, b1 = b0 + a.sum_batch < a.B ? b0 + a.sum_batch : a.B;
+    let_next_start();
     auto fetch = [&](int64_t b, int buffer) {
         for (int x = threadIdx.x; x < SM * PIECES; x += 128) {
             const int r = x / PIECES, c = x % PIECES; const int64_t t = k0 + r; const bool in = t >= 0 && t < a.T && 8 * c < a.D;
@@ -1304,12 +1361,14 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
         }
         __syncthreads();
     }
+    wait_for_previous();
 }
 
 /* card  the states (P5): S(block + 1) = decay^128 S(block) + sums(block) in fp32, one thread a term and column (adjoint: from the end);
          written as bf16 pairs, high part and rest, ready to be multiplied                                                     */
 template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_constant__ Static a)
 {
+    let_next_start(); wait_for_previous();
     int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     const int c = int(x % DP), r = int(x / DP % MAX_R); x /= DP * MAX_R;
     const int h = int(x / a.B);
@@ -1318,12 +1377,12 @@ template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_consta
     const float decay = lam[128], *sum = a.sums + x * a.blocks * MAX_R * DP + r * DP + c;
     bf16 *to = a.states + x * a.blocks * FAR_ROWS * DP + r * DP + c;
     float s = 0;
-    for (int n = 0; n < a.blocks; n += 8) {
-        float u[8];
+    for (int n = 0; n < a.blocks; n += 32) {
+        float u[32];
 #pragma unroll
-        for (int e = 0; e < 8; e++) { int k = ADJOINT ? a.blocks - 1 - n - e : n + e; u[e] = n + e < a.blocks ? sum[int64_t(k) * MAX_R * DP] : 0.f; }
+        for (int e = 0; e < 32; e++) { int k = ADJOINT ? a.blocks - 1 - n - e : n + e; u[e] = n + e < a.blocks ? sum[int64_t(k) * MAX_R * DP] : 0.f; }
 #pragma unroll
-        for (int e = 0; e < 8; e++)
+        for (int e = 0; e < 32; e++)
             if (n + e < a.blocks) {
                 const int64_t k = ADJOINT ? a.blocks - 1 - n - e : n + e; const bf16 high = from_float<bf16>(s);
                 to[k * FAR_ROWS * DP] = high; to[(k * FAR_ROWS + MAX_R) * DP] = from_float<bf16>(s - to_float(high));
@@ -1361,7 +1420,7 @@ bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T,
 struct Plan {
     int U, n, kept, DP; bool fast_live;
     Heads live, exact, linear, plain;
-    size_t rotated, stats, delta, sums, states, bytes;                          /* offsets into the workspace */
+    size_t counters, rotated, stats, delta, sums, states, bytes;                          /* offsets into the workspace */
 };
 bool aligned(const Tensor &x, int64_t B, int64_t T, int64_t H)
 {
@@ -1410,6 +1469,7 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
     /* by kinds and type alone: pointers, strides and wide patterns may change what runs, never how much memory a call needs */
     const bool could = !a->plain && a->type != GPTS_GPU_F32 && a->D % 8 == 0 && a->D <= 128; size_t linear = 0;
     for (int h = 0; h < a->H; h++) linear += could && a->kind[h] == GPTS_GPU_LINEAR;
+    p.counters = take(could && p.U ? 2 * sizeof(int) : 0);
     p.rotated = take(could && a->theta > 0 ? 2 * rows * p.U * a->D * 2 : 0);
     p.stats = take(could && backward ? 2 * (size_t)a->B * p.U * T64 * 4 : 0);
     p.delta = take(backward ? rows * p.U * 4 : 0);
@@ -1466,31 +1526,44 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
 /* ---- launches of the fast kernels ------------------------------------------------------------------------------------------- */
 enum { MAP_FAILED = cudaErrorInvalidValue };
 
-template <class K, class... A> cudaError_t launch(K kernel, int64_t grid, int threads, int bytes, cudaStream_t stream, const A &...args)
+/* follows: the kernel before this one in the stream is one of ours that lets it start early */
+template <class K, class... A> cudaError_t launch(K kernel, int64_t grid, int threads, int bytes, cudaStream_t stream, bool follows, const A &...args)
 {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
-    kernel<<<(unsigned)grid, threads, bytes, stream>>>(args...);
-    return cudaGetLastError();
+    cudaLaunchAttribute early; memset(&early, 0, sizeof early);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization; early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config; memset(&config, 0, sizeof config);
+    config.gridDim = dim3((unsigned)grid); config.blockDim = dim3((unsigned)threads); config.dynamicSmemBytes = (size_t)bytes; config.stream = stream;
+    config.attrs = &early; config.numAttrs = follows ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward, cudaStream_t stream)
+template <class E> cudaError_t rotate_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, cudaStream_t stream)
 {
-    char *work = (char *)a->workspace; cudaError_t e;
-    Tensor q = a->q, k = a->k;
-    if (a->theta > 0) {
-        const int64_t pairs = a->B * a->T * p.U * (a->D / 16);
-        for (int i = 0; i < 2; i++) {
-            Tensor &x = i ? k : q; E *to = (E *)(work + p.rotated) + i * a->B * a->T * p.U * a->D;
-            rotate_heads<E><<<(unsigned)((pairs + 255) / 256), 256, 0, stream>>>(x, to, pre.rotation, a->T, p.U, a->D, pairs);
-            if ((e = cudaGetLastError()) != cudaSuccess) return e;
-            x.data = to; x.h = a->D; x.t = (int64_t)p.U * a->D; x.b = a->T * x.t;
-        }
+    const int64_t pairs = a->B * a->T * p.U * (a->D / 16);
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) {
+        E *to = (E *)((char *)a->workspace + p.rotated) + i * a->B * a->T * p.U * a->D;
+        rotate_heads<E><<<(unsigned)((pairs + 255) / 256), 256, 0, stream>>>(i ? a->k : a->q, to, pre.rotation, a->T, p.U, a->D, pairs);
+        e = cudaGetLastError();
     }
+    return e;
+}
+template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward, bool follows, cudaStream_t stream)
+{
+    char *work = (char *)a->workspace; cudaError_t e = cudaSuccess;
+    Tensor q = a->q, k = a->k;
+    if (a->theta > 0)
+        for (int i = 0; i < 2; i++) {
+            Tensor &x = i ? k : q;
+            x.data = (E *)(work + p.rotated) + i * a->B * a->T * p.U * a->D; x.h = a->D; x.t = (int64_t)p.U * a->D; x.b = a->T * x.t;
+        }
     Live l; memset(&l, 0, sizeof l);
     l.y = a->y; l.dy = a->dy; l.dq = a->dq; l.dk = a->dk; l.dv = a->dv; l.lse = a->lse; l.rotation = a->theta > 0 ? pre.rotation : 0;
     l.B = a->B; l.T = a->T; l.T64 = (a->T + 63) / 64 * 64; l.U = p.U; l.D = a->D; l.heads = p.live;
     l.scale = a->scale > 0 ? a->scale : 1 / sqrtf((float)a->D);
+    l.counter = (int *)(work + p.counters);
     l.lse2 = (float *)(work + p.stats); l.delta = l.lse2 + a->B * p.U * l.T64;
     const int64_t heads = a->B * p.U, processors = processor_count();
     auto blocks = [&](int M, int tensors) {
@@ -1505,19 +1578,19 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     if (!backward) {
         if (!map(mq, q, p.U, 64) || !map(mk, k, p.U, 128) || !map(mv, a->v, p.kept, 128)) return (cudaError_t)MAP_FAILED;
         const int64_t grid = blocks(64 * WG, 2);
-        return launch(live_forward<E, DP, WG>, grid, 128 * (WG + 1), (64 * WG + 4 * 128) * DP * 2 + 1024, stream, l, mq, mk, mv);
+        return launch(live_forward<E, DP, WG>, grid, 128 * (WG + 1), (64 * WG + 4 * 128) * DP * 2 + 1024, stream, follows, l, mq, mk, mv);
     }
     if (!map(mq, q, p.U, 64) || !map(mk, k, p.U, 64) || !map(mv, a->v, p.kept, 64) || !map(mg, a->dy, p.kept, 64)) return (cudaError_t)MAP_FAILED;
     constexpr int STAGES = DP == 64 ? 4 : 3;
     int64_t grid = blocks(64 * WG, 2);
-    e = launch(live_backward_rows<E, DP, WG>, grid, 128 * (WG + 1), (2 * 64 * WG + 2 * STAGES * 64) * DP * 2 + 1024, stream, l, mq, mk, mv, mg);
+    e = launch(live_backward_rows<E, DP, WG>, grid, 128 * (WG + 1), (2 * 64 * WG + 2 * STAGES * 64) * DP * 2 + 1024, stream, follows, l, mq, mk, mv, mg);
     if (e != cudaSuccess) return e;
-    grid = blocks(128, 2);
-    return launch(live_backward_keys<E, DP>, grid, 384, (2 * 128 + 2 * STAGES * 64) * DP * 2 + 1024, stream, l, mq, mk, mv, mg);
+    grid = blocks(128, 2); l.counter++;
+    return launch(live_backward_keys<E, DP>, grid, 384, (2 * 128 + 2 * STAGES * 64) * DP * 2 + 1024, stream, true, l, mq, mk, mv, mg);
 }
 
 template <class E, int DP, int NB, bool ADJOINT>
-cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, const Heads &heads, bool linear, cudaStream_t stream)
+cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, const Heads &heads, bool linear, bool &follows, cudaStream_t stream)
 {
     if (!heads.n) return cudaSuccess;
     const int processors = processor_count(); cudaError_t e;
@@ -1529,16 +1602,20 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
     const bool far = linear && a->T > SM;
     if (far) {
         const int bytes = 2 * SM * (DP * 2 + 16);
-        const int64_t grid = (int64_t)heads.n * s.blocks * ((a->B + SUM_BATCH - 1) / SUM_BATCH), threads = (int64_t)heads.n * a->B * MAX_R * DP;
-        if ((e = launch(static_sums<E, DP, ADJOINT>, grid, 128, bytes, stream, s)) != cudaSuccess) return e;
-        if ((e = launch(static_carry<DP, ADJOINT>, (threads + 255) / 256, 256, 0, stream, s)) != cudaSuccess) return e;
+        const int64_t tiles = (int64_t)heads.n * s.blocks, threads = (int64_t)heads.n * a->B * MAX_R * DP;
+        s.sum_batch = tiles * a->B <= 6 * processors ? 1 : tiles * a->B <= 12 * processors ? 2 : 4;
+        if ((e = launch(static_sums<E, DP, ADJOINT>, tiles * ((a->B + s.sum_batch - 1) / s.sum_batch), 128, bytes, stream, follows, s)) != cudaSuccess) return e;
+        if ((e = launch(static_carry<DP, ADJOINT>, (threads + 127) / 128, 128, 0, stream, true, s)) != cudaSuccess) return e;
+        follows = true;
         Tensor states; states.data = s.states; states.t = DP; states.b = (int64_t)s.blocks * FAR_ROWS * DP; states.h = a->B * states.b;
         if (!make_map(&ms, GPTS_GPU_BF16, states, a->B, (int64_t)s.blocks * FAR_ROWS, heads.n, DP, DP, FAR_ROWS, NB)) return (cudaError_t)MAP_FAILED;
     }
     constexpr int SLOT = SK * DP * NB * 2 + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT;
-    return launch(static_apply<E, DP, NB, ADJOINT>, linear && s.items > processors ? processors : s.items, 384, STAGES * SLOT + 1024, stream, s, mv, ms);
+    e = launch(static_apply<E, DP, NB, ADJOINT>, linear && s.items > processors ? processors : s.items, 384, STAGES * SLOT + 1024, stream, follows, s, mv, ms);
+    follows = true;
+    return e;
 }
-template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, cudaStream_t stream)
+template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool &follows, cudaStream_t stream)
 {
     Static s; memset(&s, 0, sizeof s);
     s.in = ADJOINT ? a->dy : a->v; s.out = ADJOINT ? a->dv : a->y; s.pre = pre; s.B = a->B; s.T = a->T; s.D = a->D; s.blocks = (int)((a->T + SM - 1) / SM);
@@ -1546,20 +1623,25 @@ template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_a
     cudaError_t e;
     for (int linear = 1; linear >= 0; linear--) {
         const Heads &heads = linear ? p.linear : p.exact;
+        const int64_t tiles = (int64_t)heads.n * s.blocks;                       /* fewer sequences at once where that fills the device better */
+        const bool few = linear && tiles * ((a->B + 3) / 4) < 3 * processor_count();
         if constexpr (DP == 64)
-            e = a->B > 2 ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, stream) : a->B == 2 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, stream)
-                                                                                                : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, stream);
+            e = a->B > 2 && !few ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, follows, stream)
+              : a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
         else
-            e = a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, stream);
+            e = a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;
 }
 template <class E, int DP> cudaError_t fast_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward, cudaStream_t stream)
 {
-    cudaError_t e = backward ? static_run<E, DP, true>(a, p, pre, stream) : static_run<E, DP, false>(a, p, pre, stream);
+    cudaError_t e = cudaSuccess; bool follows = false;
+    if (p.live.n) e = cudaMemsetAsync((char *)a->workspace + p.counters, 0, 2 * sizeof(int), stream);
+    if (e == cudaSuccess && p.live.n && a->theta > 0) e = rotate_run<E>(a, p, pre, stream);
+    if (e == cudaSuccess) e = backward ? static_run<E, DP, true>(a, p, pre, follows, stream) : static_run<E, DP, false>(a, p, pre, follows, stream);
     if (e != cudaSuccess || !p.live.n) return e;
-    return live_run<E, DP>(a, p, pre, backward, stream);
+    return live_run<E, DP>(a, p, pre, backward, follows, stream);
 }
 
 gpts_gpu_status run(gpts_gpu_attention *a, bool backward)
