@@ -165,6 +165,32 @@ static gpts_status approximator_work(const gpts_hooks *hooks)
     remove(path);
     return s;
 }
+/* Calibrate, select by each kind of score, fit, freeze with a trainer that follows, save. */
+static gpts_status freeze_work(const gpts_hooks *hooks)
+{
+    gpts_model m;
+    gpts_trainer t;
+    gpts_calibration c;
+    gpts_freeze_report report;
+    gpts_freeze_options o = gpts_freeze_options_default();
+    gpts_train_options options = gpts_train_options_default();
+    gpts_status s;
+    case_batch b;
+    memset(&m, 0, sizeof m); memset(&t, 0, sizeof t); memset(&c, 0, sizeof c); memset(&report, 0, sizeof report);
+    case_batch_make(&b, present, 1);
+    o.share = 0.5; o.gate = -1; o.train_patterns = 1;
+    s = gpts_model_load(&m, saved, hooks);
+    if (s == GPTS_OK) s = gpts_trainer_init(&t, &m, &options);
+    if (s == GPTS_OK) s = gpts_calibrate(&c, &m, b.tokens, present->B, present->T);
+    if (s == GPTS_OK) s = gpts_freeze(&m, &t, &c, &o, &report);
+    if (s == GPTS_OK) s = gpts_trainer_update(&t, b.tokens, b.targets, present->B, present->T, NULL);
+    if (s == GPTS_OK) s = gpts_checkpoint_save(&t, checkpoint);
+    gpts_freeze_report_free(&report);
+    gpts_calibration_free(&c);
+    gpts_trainer_free(&t);
+    gpts_model_free(&m);
+    return s;
+}
 static gpts_status tokenizer_work(const gpts_hooks *hooks)
 {
     static const char text[] = "the cat sat on the mat, the cat's hat is the cat's hat; \xc3\xa9\xff 123 1234\n\n  the end";
@@ -205,6 +231,7 @@ static void E22_training_and_saving(void) { make_files(&small); if (!t_state.bad
 static void E22_loading_and_generating(void) { make_files(&small); if (!t_state.bad) fail_in_turn(load_work, "load"); remove_files(); }
 static void E22_loading_and_generating_with_static_heads(void) { make_files(&fixed_heads); if (!t_state.bad) fail_in_turn(load_work, "load static"); remove_files(); }
 static void E22_approximators(void) { make_files(&small); if (!t_state.bad) fail_in_turn(approximator_work, "approximator"); remove_files(); }
+static void E22_calibrating_and_freezing(void) { make_files(&small); if (!t_state.bad) fail_in_turn(freeze_work, "freeze"); remove_files(); }
 static void E22_tokenizers(void) { present = &small; fail_in_turn(tokenizer_work, "tokenizer"); }
 
 /* A failed update leaves a trainer that goes on as if nothing had been. */
@@ -247,6 +274,7 @@ int main(int argc, char **argv)
     T(E22_loading_and_generating);
     T(E22_loading_and_generating_with_static_heads);
     T(E22_approximators);
+    T(E22_calibrating_and_freezing);
     T(E22_tokenizers);
     T(E22_a_failed_update_can_be_tried_again);
     return t_end();
