@@ -14,14 +14,14 @@ if [ -d build/locale/de_DE.UTF-8 ]; then LOCPATH=$PWD/build/locale; export LOCPA
 
 one() {                                     # one TITLE COMMAND...: runs it, adds its closing line
     title=$1; shift
-    "$@" >"$log" 2>&1; status=$?
+    began=$(date +%s); "$@" >"$log" 2>&1; status=$?
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
     set -- $(printf '%s' "$line" | tr -c '0-9\n' ' ')
     if [ -z "$line" ]; then
         failed=$((failed + 1)); echo "FAILED $title: no closing line, status $status"; tail -n 20 "$log"; return
     fi
     passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + ${3:-0}))
-    printf '%-28s %s\n' "$title" "$line"
+    printf "%-28s %-24s %3d s\n" "$title" "$line" $(($(date +%s) - began))
     if [ "$2" != 0 ]; then cat "$log"
     elif [ "$status" != 0 ]; then failed=$((failed + 1)); echo "FAILED $title: status $status"; cat "$log"
     else grep -E 'skipped:' "$log" | sort | uniq -c | sed 's/^ *1 /  /' | head -n 8
