@@ -1,7 +1,7 @@
 /* hello.c - the smallest drop-in: load a model, or train one for a few seconds; generate
 
    cc -O3 -I. examples/hello.c -lm -o hello && ./hello
-   ./hello --model out/base_model.safetensors
+   ./hello --model out/base_model.safetensors --tokenizer out/tokenizer.json
 
    `hello` below is the whole program: one include, a handful of objects that are zero at
    the start and freed at the end, and calls that return a status.                      */
@@ -21,13 +21,15 @@ static gpts_status hello(gpts_model *model, const char *text)
     int32_t tokens[4 * 64], targets[4 * 64];
     size_t i, n = strlen(text), step;
     config.vocab_size = 256;
-    config.n_positions = 64;
+    config.n_positions = 160;
+    config.position = GPTS_POSITION_ROPE;
     config.n_layer = config.n_head = 2;
     config.n_embd = 64;
-    options.learning_rate = options.min_learning_rate = 3e-3;
+    options.learning_rate = 5e-3;                         /* falls on a cosine */
+    options.total = 300;
     status = gpts_model_init(model, &config, (uint64_t)cli.seed, &cli.hooks);
     if (status == GPTS_OK) status = gpts_trainer_init(&trainer, model, &options);
-    for (step = 0; status == GPTS_OK && step < 150; step++) {
+    for (step = 0; status == GPTS_OK && step < 300; step++) {
         for (i = 0; i < 4 * 64; i++) {                     /* 4 windows of 64 bytes */
             size_t at = (step * 7 + i / 64 * 29 + i % 64) % n;
             tokens[i] = (unsigned char)text[at];
@@ -41,7 +43,7 @@ static gpts_status hello(gpts_model *model, const char *text)
 
 int main(int argc, char **argv)
 {
-    static const cli_flag flags[] = { CLI_END };
+    static const cli_flag flags[] = { CLI_TEXT("tokenizer", cli.tokenizer, "the model's tokenizer, a file (default: bytes)"), CLI_END };
     const char prompt[] = "One grey goose";
     char text[256];
     gpts_model model = {0};
@@ -49,19 +51,22 @@ int main(int argc, char **argv)
     gpts_tokenizer tokenizer = {0};
     gpts_sampling sampling = { 0.7, 0, 0.95 };
     gpts_rng rng = { 0, 0 };
-    int32_t ids[64];
-    size_t n = 64, bytes, i;
+    int32_t ids[110];
+    size_t n = 110, bytes, i;
     cli_begin(argc, argv, "hello", "Loads a model, or trains one for a few seconds, and generates.", CLI_MODEL, flags, "");
 
     if (cli.model) CLI_TRY(gpts_model_load(&model, cli.model, &cli.hooks), model.error);
     else CLI_TRY(hello(&model, poem), model.error);
 
-    CLI_TRY(gpts_tokenizer_bytes(&tokenizer, &cli.hooks), tokenizer.error);
+    if (cli.tokenizer) CLI_TRY(gpts_tokenizer_load(&tokenizer, cli.tokenizer, &cli.hooks), tokenizer.error);
+    else CLI_TRY(gpts_tokenizer_bytes(&tokenizer, &cli.hooks), tokenizer.error);
+    if (tokenizer.vocab_size != model.config.vocab_size)
+        cli_fail("the model has %d ids, the tokenizer %d: name its file with --tokenizer", (int)model.config.vocab_size, (int)tokenizer.vocab_size);
     CLI_TRY(gpts_tokenizer_encode(&tokenizer, prompt, strlen(prompt), ids, &n), tokenizer.error);
-    CLI_TRY(gpts_session_init(&session, &model, 1, 64, NULL), session.error);
+    CLI_TRY(gpts_session_init(&session, &model, 1, 110, NULL), session.error);
     CLI_TRY(gpts_session_prefill(&session, ids, n, NULL), session.error);
     printf("%s", prompt);
-    for (i = n; i < 64; i++) {
+    for (i = n; i < 110; i++) {
         int32_t id = gpts_sample(gpts_session_logits(&session, 0), (size_t)model.config.vocab_size, &sampling, &rng);
         bytes = sizeof text;
         CLI_TRY(gpts_tokenizer_decode(&tokenizer, &id, 1, text, &bytes), tokenizer.error);

@@ -99,6 +99,7 @@ check "generate" sh -c '"$1" --model a/base_model.safetensors --out a --report -
 check "generate: what it writes is UTF-8" sh -c '"$1" --out u --tokenizer bytes $2 --updates 1 && "$3" --model u/base_model.safetensors --temperature 3 --tokens 400 --quiet >u.txt && iconv -f UTF-8 -t UTF-8 u.txt >/dev/null' sh $base "$tiny" $bin/generate
 check "generate: a seed gives one text" sh -c '"$1" --model a/base_model.safetensors --quiet >x && "$1" --model a/base_model.safetensors --quiet >y && cmp x y' sh $bin/generate
 check "generate: the hybrid too" sh -c '"$1" --model a/hybrid_model.safetensors --quiet --temperature 0 --tokens 60 >x' sh $bin/generate
+refuses "hello: a model without its tokenizer" "--tokenizer" $bin/hello --model a/base_model.safetensors
 check "hello" sh -c '"$1" | grep -q "^One grey goose"' sh $bin/hello
 for key in val_loss train_loss parameters updates_per_second seed; do check "base.json has $key" grep -q "\"$key\": [0-9]" base.json; done
 for key in r2_mlp_L0 r2_window_L1 val_loss_mean val_loss_nothing_L1; do check "approximators.json has $key" grep -q "\"$key\": " approximators.json; done
