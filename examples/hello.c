@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     gpts_sampling sampling = { 0.7, 0, 0.95 };
     gpts_rng rng = { 0, 0 };
     int32_t ids[110];
-    size_t n = 110, bytes, i;
+    size_t n = 110, bytes, room, i;
     cli_begin(argc, argv, "hello", "Loads a model, or trains one for a few seconds, and generates.", CLI_MODEL, flags, "");
 
     if (cli.model) CLI_TRY(gpts_model_load(&model, cli.model, &cli.hooks), model.error);
@@ -63,10 +63,11 @@ int main(int argc, char **argv)
     if (tokenizer.vocab_size != model.config.vocab_size)
         cli_fail("the model has %d ids, the tokenizer %d: name its file with --tokenizer", (int)model.config.vocab_size, (int)tokenizer.vocab_size);
     CLI_TRY(gpts_tokenizer_encode(&tokenizer, prompt, strlen(prompt), ids, &n), tokenizer.error);
-    CLI_TRY(gpts_session_init(&session, &model, 1, 110, NULL), session.error);
+    room = model.config.n_positions < 110 ? (size_t)model.config.n_positions : 110;
+    CLI_TRY(gpts_session_init(&session, &model, 1, room, NULL), session.error);
     CLI_TRY(gpts_session_prefill(&session, ids, n, NULL), session.error);
     printf("%s", prompt);
-    for (i = n; i < 110; i++) {
+    for (i = n; i < room; i++) {
         int32_t id = gpts_sample(gpts_session_logits(&session, 0), (size_t)model.config.vocab_size, &sampling, &rng);
         bytes = sizeof text;
         CLI_TRY(gpts_tokenizer_decode(&tokenizer, &id, 1, text, &bytes), tokenizer.error);
