@@ -30,32 +30,16 @@ static const recipe recipes[] = {
 enum { RECIPES = sizeof recipes / sizeof *recipes, NAME = 24 };
 
 static const char *arms = "ordinary,order,linear25,exact25,prune25,uniform25,random25", *seeds = NULL;
-static int64_t layers = 4, heads = 8, width = 128, context = 256, batch = 8, updates = 800, warmup = -1, eval_windows = 0, sequences = 16;
-static double lr = 1e-3, min_lr = 1e-4, beta2 = 0.99, decay = 0.1, clip = 1.0, dropout = 0, gate = 0.2, tolerance = 0.001, at = 0.5;
-static const char *position = "rope";
+static int64_t sequences = 16;
+static double gate = 0.2, tolerance = 0.001, at = 0.5;
 
 static const cli_flag flags[] = {
     CLI_TEXT("arms", arms, "what to do at half-way, each word NAME or NAME and a percentage"),
     CLI_TEXT("seeds", seeds, "several seeds, as 1337,1338,1339 (default: --seed)"),
-    CLI_INT("layers", layers, 1, 1000, "layers"),
-    CLI_INT("heads", heads, 1, 1000, "heads a layer; divides the width"),
-    CLI_INT("width", width, 1, 65536, "channels"),
-    CLI_INT("context", context, 1, 1048576, "tokens of a window; the patterns are fitted at this length"),
-    CLI_TEXT("position", position, "learned, rope or none"),
-    CLI_INT("batch", batch, 1, 65536, "windows of an update"),
-    CLI_INT("updates", updates, 2, 1000000000, "updates of each arm, both halves together"),
     CLI_REAL("at", at, 0, 1, "where the change is made, as a part of the updates"),
-    CLI_REAL("lr", lr, 0, 10, "peak learning rate"),
-    CLI_REAL("min-lr", min_lr, 0, 10, "learning rate at the end"),
-    CLI_INT("warmup", warmup, -1, 1000000000, "updates of warm-up; -1: a twentieth of all"),
-    CLI_REAL("beta2", beta2, 0, 0.999999, "AdamW's second decay"),
-    CLI_REAL("decay", decay, 0, 10, "weight decay"),
-    CLI_REAL("clip", clip, 0, 1e9, "largest norm of the gradient; 0: any"),
-    CLI_REAL("dropout", dropout, 0, 0.99, "dropout"),
     CLI_INT("sequences", sequences, 2, 65536, "windows of the training text to calibrate on"),
     CLI_REAL("gate", gate, -1, 1e9, "nats a row that a fit may be from its mean pattern; below 0: any"),
     CLI_REAL("tolerance", tolerance, 0, 10, "nats a row that the linear form may be from the exact one"),
-    CLI_INT("eval-windows", eval_windows, 0, 1000000, "windows of an evaluation; 0: the whole validation text"),
     CLI_END };
 
 typedef struct arm { char name[NAME]; const recipe *how; double share; int order; } arm;
@@ -88,14 +72,14 @@ static arm read_arm(const char *word, size_t length)
 static void train(gpts_trainer *trainer, const char *what, int64_t until, int64_t seed, double *seconds)
 {
     gpts_windows windows = {0};
-    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * T), *targets = CLI_NEW(int32_t, (size_t)batch * T);
+    int32_t *tokens = CLI_NEW(int32_t, (size_t)cli_train.batch * T), *targets = CLI_NEW(int32_t, (size_t)cli_train.batch * T);
     double loss, began = cli_now();
     int64_t first = (int64_t)trainer->step, step;
     windows.tokens = data.train; windows.n = data.n_train; windows.T = T; windows.seed = (uint64_t)seed;
     for (step = first; step < until; step++) {
-        CLI_TRY(gpts_windows_batch(&windows, trainer->data_position, (size_t)batch, tokens, targets), "a window does not fit the data");
-        CLI_TRY(gpts_trainer_update(trainer, tokens, targets, (size_t)batch, T, &loss), trainer->error);
-        trainer->data_position += (uint64_t)batch;
+        CLI_TRY(gpts_windows_batch(&windows, trainer->data_position, (size_t)cli_train.batch, tokens, targets), "a window does not fit the data");
+        CLI_TRY(gpts_trainer_update(trainer, tokens, targets, (size_t)cli_train.batch, T, &loss), trainer->error);
+        trainer->data_position += (uint64_t)cli_train.batch;
         cli_progress(what, (uint64_t)(step - first) + 1, (uint64_t)(until - first), "loss %.3f", loss);
     }
     if (seconds) *seconds = until > first ? (cli_now() - began) / (double)(until - first) : 0;
@@ -149,7 +133,7 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
     outcome r = {0};
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_checkpoint_load(&trainer, &model, cli_path(path, "halfway_%lld.safetensors", (long long)seed), &cli.hooks), trainer.error);
-    r.before = r.swapped = corpus_loss(&model, &data, T, (size_t)eval_windows, (size_t)batch);
+    r.before = r.swapped = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
     if (a->how) {
         gpts_freeze_options o = gpts_freeze_options_default();
         o.share = a->share; o.selector = a->how->selector; o.replacement = a->how->replacement; o.train_patterns = a->how->train;
@@ -184,11 +168,11 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
         gpts_calibration_free(&c);
         r.n = frozen.n; r.linear = frozen.linear; r.exact = frozen.exact; r.refused = frozen.refused;
         gpts_freeze_report_free(&frozen);
-        r.swapped = corpus_loss(&model, &data, T, (size_t)eval_windows, (size_t)batch);
+        r.swapped = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
     }
     snprintf(what, sizeof what, "%.23s, seed %lld", a->name, (long long)seed);
-    train(&trainer, what, updates, a->order ? seed + 7000003 : seed, &r.seconds);
-    r.loss = corpus_loss(&model, &data, T, (size_t)eval_windows, (size_t)batch);
+    train(&trainer, what, cli_train.updates, a->order ? seed + 7000003 : seed, &r.seconds);
+    r.loss = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
     r.parameters = trainer.n_trainable;
     CLI_TRY(gpts_model_save(&model, cli_path(path, "%s_%lld.safetensors", a->name, (long long)seed)), model.error);        /* recall goes on from here */
     if (report) CLI_TRY(gpts_model_save(&model, cli_path(path, "static_model.safetensors")), model.error);
@@ -200,21 +184,15 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
 /* The ordinary model up to the change, saved as a checkpoint. */
 static void first_half(int64_t seed)
 {
-    static const char *const positions[] = { "learned", "rope", "none" };
     gpts_model model = {0};
     gpts_trainer trainer = {0};
-    gpts_train_options o = gpts_train_options_default();
-    gpts_config config = gpts_config_default();
+    gpts_train_options o = cli_options(seed);
+    gpts_config config = cli_config(data.tokenizer.vocab_size, cli_train.context);
     char path[CLI_PATH], what[64];
-    config.vocab_size = data.tokenizer.vocab_size; config.n_positions = context; config.n_layer = layers; config.n_head = heads; config.n_embd = width;
-    config.position = (gpts_position)cli_choice("--position", position, positions, 3);
-    config.bias = 0;
     CLI_TRY(gpts_model_init(&model, &config, (uint64_t)seed, &cli.hooks), model.error);
-    o.learning_rate = lr; o.min_learning_rate = min_lr < lr ? min_lr : lr; o.warmup = (uint64_t)(warmup < 0 ? updates / 20 : warmup); o.total = (uint64_t)updates;
-    o.beta2 = beta2; o.weight_decay = decay; o.clip = clip; o.dropout = dropout; o.seed = (uint64_t)seed;
     CLI_TRY(gpts_trainer_init(&trainer, &model, &o), trainer.error);
     snprintf(what, sizeof what, "first part, seed %lld", (long long)seed);
-    train(&trainer, what, (int64_t)(at * (double)updates), seed, NULL);
+    train(&trainer, what, (int64_t)(at * (double)cli_train.updates), seed, NULL);
     CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "halfway_%lld.safetensors", (long long)seed)), trainer.error);
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);
@@ -228,8 +206,15 @@ int main(int argc, char **argv)
     double change[CLI_LIST], losses[CLI_LIST], mean[CLI_LIST], spread[CLI_LIST], loss[CLI_LIST];
     const char *names[CLI_LIST], *word;
     outcome *runs;
+    cli_shape.heads = 8;
+    cli_shape.position = "rope";
+    cli_shape.activation = "gelu_new";
+    cli_train.context = 256;
+    cli_train.batch = 8;
+    cli_train.updates = 800;
+    cli_train.eval_windows = 0;
     cli_begin(argc, argv, "freeze_heads", "Replaces attention heads by static patterns half-way through training, beside the controls.",
-              CLI_DATA | CLI_GPU, flags,
+              CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU, flags,
               "layers heads width context batch updates seeds\n"
               "  per arm: val_loss_ARM ppl_change_ARM ppl_change_ARM_spread ppl_change_ARM_SEED val_loss_swap_ARM heads_ARM linear_ARM exact_ARM\n"
               "    trained_parameters_ARM seconds_per_update_ARM");
@@ -242,19 +227,21 @@ int main(int argc, char **argv)
         word += length + (word[length] == ',');
     }
     if (!n || strcmp(list[0].name, "ordinary")) cli_fail("--arms must begin with ordinary: the others are measured against it");
-    if (width % heads) cli_fail("--width %lld is not a multiple of --heads %lld", (long long)width, (long long)heads);
+    if (!cli_shape.layers) cli_fail("a model of --layers 0 has no heads to replace");
+    if (!cli_train.context) cli_fail("--context must be at least 1");
+    cli_config(1, 1);                         /* says what is wrong before anything is made */
     cli_make_out();
     cli_results();
     corpus_open(&data);
-    corpus_need(&data, context);
-    T = (size_t)context;
+    corpus_need(&data, cli_train.context);
+    T = (size_t)cli_train.context;
     for (a = n; a-- > 0;) if (list[a].how && list[a].how->replacement <= GPTS_REPLACE_EXACT) pictured = a;
 
     runs = CLI_NEW(outcome, n * n_seeds);
     plot_begin("heads", "Static heads");
     plot_say("%lld layers of %lld heads, width %lld, %lld tokens of context; %lld updates of %lld tokens, the change after %.0f %% of them. "
-             "Patterns are fitted to the mean attention of %lld windows.", (long long)layers, (long long)heads, (long long)width, (long long)context,
-             (long long)updates, (long long)(batch * context), 100 * at, (long long)sequences);
+             "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (long long)cli_train.context,
+             (long long)cli_train.updates, (long long)(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
     for (s = 0; s < n_seeds; s++) {
         first_half(seed[s]);
         for (a = 0; a < n; a++) {
@@ -264,8 +251,13 @@ int main(int argc, char **argv)
         }
     }
 
-    cli_json_real("layers", (double)layers); cli_json_real("heads", (double)heads); cli_json_real("width", (double)width); cli_json_real("context", (double)context);
-    cli_json_real("batch", (double)batch); cli_json_real("updates", (double)updates); cli_json_real("seeds", (double)n_seeds);
+    cli_json_real("layers", (double)cli_shape.layers);
+    cli_json_real("heads", (double)cli_shape.heads);
+    cli_json_real("width", (double)cli_shape.width);
+    cli_json_real("context", (double)cli_train.context);
+    cli_json_real("batch", (double)cli_train.batch);
+    cli_json_real("updates", (double)cli_train.updates);
+    cli_json_real("seeds", (double)n_seeds);
     for (a = 0; a < n; a++) {
         const char *name = names[a] = list[a].name;
         const outcome *r = &runs[a * n_seeds];
