@@ -95,7 +95,7 @@ build/gpu.o: gpu.cu
 	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
 build/libgptsgpu.so: build/gpu.o
 	$(NVCC) -shared -o $@ $<
-build/tests/gpu/attention.o: tests/gpu/attention.c tests/test.h gpu.cu
+build/tests/gpu/attention.o: tests/gpu/attention.c tests/test.h gpu.cu gptstatic.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I$(dir $(NVCC))../include -c -o $@ $<
 build/tests/gpu/attention: build/tests/gpu/attention.o build/gpu.o

@@ -45,14 +45,14 @@ typedef struct gpts_gpu_tensor { void *data; int64_t b, t, h; } gpts_gpu_tensor;
 typedef struct gpts_gpu_attention {
     int type, D;                        /* element type of all tensors; head size                                       */
     int64_t B, T;
-    int H, R;                           /* heads by original index; terms of the tails (at most 16, 0 without tails)    */
+    int H, R;                           /* heads by original index; terms of the tails (fast up to 16; 0 without tails) */
     const unsigned char *kind;          /* host [H]                                                                     */
     double theta;                       /* base of the rotation of live q and k (half-split); 0: none                   */
     float scale;                        /* of the scores; 0: 1/sqrt(D)                                                  */
     int plain;                          /* 1: only the plain kernels (the reference on the device)                      */
     int64_t S;                          /* length of the stored patterns                                                */
     const float *alpha, *rho;           /* device [n,S], static heads in ascending order                                */
-    const int *tail_start;              /* host [n]: W; S for a head without tail; NULL: all without                    */
+    const int *tail_start;              /* host [n]: W (fast up to 256); S for a head without tail; NULL: all without   */
     const float *coef, *decay;          /* device [n,R]; unused terms 0 and 1                                           */
     gpts_gpu_tensor q, k, v, y;         /* q, k: live heads only; v, y: kept heads; natural order                       */
     gpts_gpu_tensor dy, dq, dk, dv;     /* backward: reads q k v y lse dy, writes dq dk dv (dv of static heads too)     */
@@ -99,7 +99,7 @@ typedef gpts_gpu_tensor Tensor;
 #else
 #define HOPPER 0
 #endif
-enum { MAX_HEADS = 256, MAX_D = 256, MAX_R = 16 };
+enum { MAX_HEADS = 256, MAX_D = 256, MAX_R = 16, MAX_W = 256 };
 constexpr double LOG2E = 1.4426950408889634;
 
 /* The heads that a launch works on: position in v and y, position in q and k (live) or among the patterns (static). */
@@ -163,7 +163,7 @@ __device__ double total(double a, double b) { return a + b; }
 
 struct Pattern { const float *alpha, *rho, *coef, *decay; int64_t S; int R; };
 
-/* Continuations past S (alpha: mean of its last quarter; rho: the tail), their extremes, and the tables of powers.  One block a head. */
+/* (P6) Continuations past S (alpha: mean of its last quarter; rho: the tail), their extremes, and the tables of powers.  One block a head. */
 __global__ void prepare_extend(Prepared P, Pattern a)
 {
     const int p = blockIdx.x; Info &info = P.info[p];
@@ -255,13 +255,14 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
 }
-/* A warp is done with a slot: one arrival a warp, after all its lanes' reads.  racecheck does not follow a read through the warp to the
+/* A warp is done with a slot: one arrival a warp, after all its lanes' reads (done: only the tensor cores read).  racecheck does not follow a read through the warp to the
    lane that arrives, so a build with GPTS_GPU_EVERY_LANE lets all of them do so. */
 #ifdef GPTS_GPU_EVERY_LANE
 enum { ARRIVALS = 32 };
 #else
 enum { ARRIVALS = 1 };
 #endif
+__device__ __forceinline__ void barrier_done(uint64_t *bar) { if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
 __device__ __forceinline__ void barrier_release(uint64_t *bar) { __syncwarp(); if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
 __device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void group_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
@@ -574,8 +575,8 @@ template <class E> __global__ void plain_delta(const __grid_constant__ Plain a)
     if (lane == 0) a.delta[(b * a.U + a.heads.slot[h]) * a.T + i] = s;
 }
 
-/* card  backward of (A1) by rows (A3): p = exp(scale q.k - lse), ds = p (dy.v - delta), dq[i] = scale sum_j ds[i,j] k[j]
-         by keys (A4): dv[j] = sum_i p[i,j] dy[i], dk[j] = scale sum_i ds[i,j] q[i];  static heads: dv[j] = sum_i P[i,j] dy[i]  (P4)
+/* card  backward of (A1), (A2), by rows: p = exp(scale q.k - lse), ds = p (dy.v - delta), dq[i] = scale sum_j ds[i,j] k[j]
+         by keys: dv[j] = sum_i p[i,j] dy[i], dk[j] = scale sum_i ds[i,j] q[i];  static heads: dv[j] = sum_i P[i,j] dy[i]  (P7)
          one template: ROWS owns 32 queries and walks the keys, otherwise it owns 32 keys and walks the queries          */
 template <class E, int NE, bool ROWS>
 __global__ __launch_bounds__(PLAIN_THREADS) void plain_backward(const __grid_constant__ Plain a)
@@ -703,7 +704,7 @@ template <class E> __global__ void rotate_heads(Tensor from, E *to, const float2
     }
     *(uint4 *)(out + c) = p.raw; *(uint4 *)(out + c + half) = q.raw;
 }
-/* The inverse on accumulators of one thread: columns c and c + D/2 lie in registers i and i + D/4. */
+/* (R2) The inverse on accumulators of one thread: columns c and c + D/2 lie in registers i and i + D/4. */
 template <int DP> __device__ __forceinline__ void unrotate(float *d, int half, int64_t t, const float2 *rotation)
 {
 #pragma unroll
@@ -717,9 +718,10 @@ template <int DP> __device__ __forceinline__ void unrotate(float *d, int half, i
 
 struct Live {
     Tensor y, dy, dq, dk, dv; float *lse, *lse2, *delta; const float2 *rotation;
-    int64_t B, T, T64; int U, D, group, blocks, *counter; float scale; Heads heads;
+    int64_t B, T, T64; int U, D, group, blocks, shift, *counter; float scale; Heads heads;
 };
-/* Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks first. */
+/* Blocks of rows end at the last row: a block that is not full is the first one, with the fewest keys.
+   Items run in groups of heads whose keys and values fit the L2 cache; within a group, longest blocks first. */
 struct Item { int block, u, b; };
 __device__ __forceinline__ bool live_item(const Live &a, int x, bool descending, Item &item)
 {
@@ -798,7 +800,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
         registers_down<WG == 3 ? 32 : 24>();
         if (threadIdx.x == 0)
             for (int turn = 0; live_item(a, draw.put(a, a.counter, turn), true, item); turn++, odd ^= 1) {
-                const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
+                const int kept = a.heads.kept[item.u], m0 = item.block * M - a.shift, end = m0 + M < a.T ? m0 + M : (int)a.T;
                 barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, M * DP * 2);
                 copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
                 for (int n = (end - 1) / N * N; n >= 0; n -= N, ring.next()) {
@@ -817,7 +819,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     const float c = a.scale * (float)LOG2E;
     float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
     for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
-        const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
+        const int kept = a.heads.kept[item.u], m0 = item.block * M - a.shift, r0 = m0 + 64 * group, end = m0 + M < a.T ? m0 + M : (int)a.T;
         int n = (end - 1) / N * N, keep = 0;
         bool first = true;
         auto softmax = [&] {                                                     /* s -> exp2(c s - c top); sum, top; the factor for what came before */
@@ -849,20 +851,20 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
 #pragma unroll
             for (int i = 0; i < N / 4; i++) p[i] = pack<E>(s[2 * i], s[2 * i + 1]);
         };
-        const bool none = r0 >= a.T;                                             /* all rows past the end: nothing to do but to keep step */
+        const bool none = r0 < 0;                                                /* no rows: nothing to do but to keep step */
         for (; n >= 0 && (none || n > r0 + 63); n -= N, ring.next()) {           /* tiles that only later warpgroups see */
             turns.begin(); turns.end();
-            barrier_wait(&full_k[ring.slot], ring.parity); barrier_release(&empty_k[ring.slot]);
-            barrier_wait(&full_v[ring.slot], ring.parity); barrier_release(&empty_v[ring.slot]);
+            barrier_wait(&full_k[ring.slot], ring.parity); barrier_done(&empty_k[ring.slot]);
+            barrier_wait(&full_v[ring.slot], ring.parity); barrier_done(&empty_v[ring.slot]);
         }
         barrier_wait(&full_q, odd);
-        if (none) { barrier_release(&empty_q); continue; }
+        if (none) { barrier_done(&empty_q); continue; }
         barrier_wait(&full_k[ring.slot], ring.parity);
         turns.begin();
         wgmma_hold(s); wgmma_fence();
         product_scores<E, DP, N, M>(s, q, k + ring.slot * (TILE >> 4));
         wgmma_commit(); turns.end(); wgmma_wait<0>(); wgmma_hold(s);
-        barrier_release(&empty_k[ring.slot]);
+        barrier_done(&empty_k[ring.slot]);
         softmax(); round_weights();
         first = false;
         Ring<STAGES> before = ring;
@@ -877,21 +879,21 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
             product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
             wgmma_commit(); turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            barrier_release(&empty_k[ring.slot]);
+            barrier_done(&empty_k[ring.slot]);
             const float2 factor = softmax();
             wgmma_wait<0>(); wgmma_hold(o);
-            barrier_release(&empty_v[before.slot]);
+            barrier_done(&empty_v[before.slot]);
             keep = 1;
 #pragma unroll
             for (int i = 0; i < DP / 2; i++) o[i] *= (i / 2) % 2 ? factor.y : factor.x;
             round_weights();
         }
-        barrier_release(&empty_q);
+        barrier_done(&empty_q);
         barrier_wait(&full_v[before.slot], before.parity);
         wgmma_hold(p); wgmma_hold(o); wgmma_fence();
         product_values<E, DP, N, SW>(o, p, v + before.slot * (TILE >> 4), keep);
         wgmma_commit(); wgmma_wait<0>(); wgmma_hold(o);
-        barrier_release(&empty_v[before.slot]);
+        barrier_done(&empty_v[before.slot]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(~0u, sum[h], 1); sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
@@ -907,7 +909,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
 /* Where a row's lse and delta lie among those of its 64 rows: the columns that one thread of the transposed kernel holds, side by side */
 __device__ __forceinline__ int stat_place(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2; }
 
-/* card  dq (A3) on tensor cores, and delta (A2) on the way: a block owns 64 WG rows and walks the keys in tiles of 64:
+/* card  dq and delta of (A2) on tensor cores: a block owns 64 WG rows and walks the keys in tiles of 64:
          s = q k^T, g = dy v^T, p = exp(scale s - lse), dq += (p (g - delta)) k.  Writes lse in base 2 and delta, padded to 64 rows
          with +inf and 0, for the kernel after it.                                                                            */
 template <class E, int DP, int WG>
@@ -934,7 +936,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
         registers_down<WG == 3 ? 32 : 24>();
         if (threadIdx.x == 0)
             for (int turn = 0; live_item(a, draw.put(a, a.counter, turn), true, item); turn++, odd ^= 1) {
-                const int kept = a.heads.kept[item.u], m0 = item.block * M, end = m0 + M < a.T ? m0 + M : (int)a.T;
+                const int kept = a.heads.kept[item.u], m0 = item.block * M - a.shift, end = m0 + M < a.T ? m0 + M : (int)a.T;
                 barrier_wait(&empty_q, odd ^ 1); barrier_expect(&full_q, 2 * M * DP * 2);
                 copy_rows<DP, WG>(Q, &mq, &full_q, m0, item.u, item.b);
                 copy_rows<DP, WG>(G, &mg, &full_q, m0, kept, item.b);
@@ -954,10 +956,11 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
     const float c = a.scale * (float)LOG2E;
     float s[N / 2], ds[N / 2], dq[DP / 2]; uint32_t p[N / 4];
     for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
-        const int kept = a.heads.kept[item.u], r0 = item.block * M + 64 * group, end = item.block * M + M < a.T ? item.block * M + M : (int)a.T;
+        const int kept = a.heads.kept[item.u], m0 = item.block * M - a.shift, r0 = m0 + 64 * group, end = m0 + M < a.T ? m0 + M : (int)a.T;
+        const bool none = r0 < 0;
         float lse = INFINITY, delta = 0;                                         /* two threads a row */
         const int64_t t = r0 + mine, bu = (int64_t)item.b * a.U + item.u;
-        if (t < a.T) {
+        if (!none && t < a.T) {
             lse = a.lse[bu * a.T + t] * (float)LOG2E;
             const E *y = at<E>(a.y, item.b, t, kept), *dy = at<E>(a.dy, item.b, t, kept);
             for (int e = threadIdx.x % 2; e < a.D / 8; e += 2) {
@@ -971,18 +974,17 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
         barrier_wait(&full_q, odd);                                              /* all warps are past the last item's stat */
         if (threadIdx.x % 2 == 0) {
             stat[64 * group + mine] = make_float2(lse, delta);
-            if (t < a.T64) { a.lse2[bu * a.T64 + r0 + stat_place(mine)] = lse; a.delta[bu * a.T64 + r0 + stat_place(mine)] = delta; }
+            if (!none) { a.lse2[bu * a.T64 + r0 + stat_place(mine)] = lse; a.delta[bu * a.T64 + r0 + stat_place(mine)] = delta; }
         }
         group_sync(1 + WG + group, 128);
         const float2 low = stat[64 * group + row], high = stat[64 * group + row + 8];
         int n = (end - 1) / N * N;
-        const bool none = r0 >= a.T;
         for (; n >= 0 && (none || n > r0 + 63); n -= N, ring.next()) {
             turns.begin(); turns.end();
             barrier_wait(&full[ring.slot], ring.parity);
-            barrier_release(&empty[ring.slot]);
+            barrier_done(&empty[ring.slot]);
         }
-        if (none) { turns.begin(); turns.end(); barrier_release(&empty_q); continue; }
+        if (none) { turns.begin(); turns.end(); barrier_done(&empty_q); continue; }
         bool first = true; int before = 0;
         turns.begin();
         for (; n >= 0; n -= N, ring.next()) {                                    /* the last tile's dq product runs on under the next scores */
@@ -992,7 +994,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             product_scores<E, DP, N, M>(ds, g, v + ring.slot * (TILE >> 4)); wgmma_commit();
             turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (!first) barrier_release(&empty[before]);
+            if (!first) barrier_done(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 2; i++) s[i] = exp2_fast(s[i] * c - ((i / 2) % 2 ? high.x : low.x));
             if (first) {
@@ -1012,9 +1014,9 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
             first = false; before = ring.slot;
         }
         turns.end();
-        barrier_release(&empty_q);
+        barrier_done(&empty_q);
         wgmma_wait<0>(); wgmma_hold(dq);
-        barrier_release(&empty[before]);
+        barrier_done(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int64_t i = r0 + row + 8 * h;
@@ -1026,7 +1028,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
 #endif
 }
 
-/* card  dk, dv (A4) on tensor cores: a block owns 128 keys, 64 a warpgroup, and walks the queries in tiles of 64, everything
+/* card  dk and dv of (A2) on tensor cores: a block owns 128 keys, 64 a warpgroup, and walks the queries in tiles of 64, everything
          transposed so that the products' results are the next products' register operands:
          s^T = k q^T, g^T = v dy^T, p^T = exp(scale s^T - lse), dv += p^T dy, dk += (p^T (g^T - delta)) q                     */
 template <class E, int DP>
@@ -1162,10 +1164,10 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
    values of NB sequences at once, since the pattern is the same for all of them.  In a tile the cell depends on i - j only, so a
    thread that walks along a row of 16-column steps meets every factor w three times and keeps it.
 
-   card  apply (P2): y[b,i,:] = sum_j P[i,j] v[b,j,:], a block owns 128 rows of one head and NB sequences; adjoint (P4):
+   card  rows (P5): y[b,i,:] = sum_j P[i,j] v[b,j,:], a block owns 128 rows of one head and NB sequences; adjoint (P7):
          dv[b,j,:] = sum_i P[i,j] dy[b,i,:] is the same with row and col exchanged and time reversed.
          exact: all tiles on one side of the diagonal, O(T^2 D / 2) a sequence; linear: W rounded up to 64 + 128 keys, then the far part
-         from R states at the block's edge (P5), O(T (W + R) D):
+         from R states at the block's edge (P4), O(T (W + R) D):
            S_r(k0) = sum_{k<k0} decay_r^(k0-1-k) col[k] v[k],   far y[i] = row[i] sum_r coef_r decay_r^(i-W-k0+1) S_r(k0),  k0 = i0 - Wc
          adjoint: S_r(i1) = sum_{i>=i1} decay_r^(i-i1) row[i] dy[i],  far dv[j] = col[j] sum_r coef_r decay_r^(i1-j-W) S_r(i1),  i1 = j0 + 128 + Wc  */
 struct Static {
@@ -1302,7 +1304,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
 #endif
 }
 
-/* card  the states' inputs (P5): sums[h,b,block,r,:] = sum over the block's 128 keys k of decay_r^(127-k) col[k] v[k], block shifted by Wc
+/* card  the states' inputs (P4): sums[h,b,block,r,:] = sum over the block's 128 keys k of decay_r^(127-k) col[k] v[k], block shifted by Wc
          (adjoint: decay_r^i row[i] dy[i]); mma m16n8k16, 16 terms by D columns; a block takes one head, one block of keys, some sequences   */
 template <class E, int DP, bool ADJOINT>
 __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Static a)
@@ -1374,7 +1376,7 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
     wait_for_previous();
 }
 
-/* card  the states (P5): S(block + 1) = decay^128 S(block) + sums(block) in fp32, one thread a term and column (adjoint: from the end);
+/* card  the states (P4): S(block + 1) = decay^128 S(block) + sums(block) in fp32, one thread a term and column (adjoint: from the end);
          written as bf16 pairs, high part and rest, ready to be multiplied                                                     */
 template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_constant__ Static a)
 {
@@ -1452,6 +1454,11 @@ void add_head(Heads &list, int kept, int slot, bool live)
 {
     list.kept[list.n] = (uint16_t)kept; list.slot[list.n] = (uint16_t)slot; list.live[list.n++] = live;
 }
+/* whether static head s of the linear form runs by near tiles and states; else by all its tiles, which any tail allows */
+bool runs_linear(const gpts_gpu_attention *a, int s)
+{
+    return a->T > SHORT && a->R <= MAX_R && a->tail_start && a->tail_start[s] >= 1 && a->tail_start[s] <= MAX_W;
+}
 Plan make_plan(const gpts_gpu_attention *a, bool backward)
 {
     Plan p; memset(&p, 0, sizeof p);
@@ -1470,7 +1477,7 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
         if (kind == GPTS_GPU_LIVE) { add_head(p.fast_live ? p.live : p.plain, kept, u, true); u++; }
         else {
             const bool wide = a->wide && a->wide[h];
-            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR && a->T > SHORT ? p.linear : p.exact, kept, s, false); s++;
+            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR && runs_linear(a, s) ? p.linear : p.exact, kept, s, false); s++;
         }
         kept++;
     }
@@ -1513,9 +1520,9 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
         U += kind == GPTS_GPU_LIVE;
         if (kind != GPTS_GPU_EXACT && kind != GPTS_GPU_LINEAR) continue;
         REFUSE(a->S < 1 || !a->alpha || !a->rho, GPTS_GPU_BAD_ARGUMENT, "head %d is static but there is no pattern", h);
-        REFUSE(a->R < 0 || a->R > MAX_R, GPTS_GPU_UNSUPPORTED, "%d terms are not between 0 and %d", a->R, MAX_R);
+        REFUSE(a->R < 0 || a->R > 256, GPTS_GPU_UNSUPPORTED, "%d terms are not between 0 and 256", a->R);
         const int64_t W = a->tail_start ? a->tail_start[n] : a->S; const bool tail = a->R > 0 && a->coef && a->decay && W < a->S;
-        REFUSE(kind == GPTS_GPU_LINEAR && (!tail || W < 1 || W > 256), GPTS_GPU_BAD_ARGUMENT, "linear head %d needs a tail that starts between 1 and 256, before S = %lld", h, (long long)a->S);
+        REFUSE(kind == GPTS_GPU_LINEAR && (!tail || W < 0), GPTS_GPU_BAD_ARGUMENT, "linear head %d needs a tail that starts before S = %lld", h, (long long)a->S);
         REFUSE(a->T > a->S && !tail, GPTS_GPU_UNSUPPORTED, "head %d has no tail, so it ends at %lld positions, not %lld", h, (long long)a->S, (long long)a->T);
         n++;
     }
@@ -1578,7 +1585,7 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     const int64_t heads = a->B * p.U, processors = processor_count();
     auto blocks = [&](int M, int tensors) {
         const int64_t fit = (32 << 20) / (a->T * DP * 2 * tensors);
-        l.blocks = (int)((a->T + M - 1) / M); 
+        l.blocks = (int)((a->T + M - 1) / M); l.shift = (int)(l.blocks * M - l.T64); 
         const int64_t groups = (heads + (fit < 1 ? 1 : fit) - 1) / (fit < 1 ? 1 : fit); l.group = (int)((heads + groups - 1) / groups);
         return heads * l.blocks < processors ? heads * l.blocks : processors;
     };
@@ -1613,7 +1620,7 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
     if (far) {
         const int bytes = 2 * SM * (DP * 2 + 16);
         const int64_t tiles = (int64_t)heads.n * s.blocks, threads = (int64_t)heads.n * a->B * MAX_R * DP;
-        s.sum_batch = tiles * a->B <= 6 * processors ? 1 : tiles * a->B <= 12 * processors ? 2 : 4;
+        s.sum_batch = tiles * a->B <= 6 * processors ? 1 : 4;
         if ((e = launch(static_sums<E, DP, ADJOINT>, tiles * ((a->B + s.sum_batch - 1) / s.sum_batch), 128, bytes, stream, follows, s)) != cudaSuccess) return e;
         if ((e = launch(static_carry<DP, ADJOINT>, (threads + 127) / 128, 128, 0, stream, true, s)) != cudaSuccess) return e;
         follows = true;
@@ -1633,10 +1640,8 @@ template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_a
     cudaError_t e;
     for (int linear = 1; linear >= 0; linear--) {
         const Heads &heads = linear ? p.linear : p.exact;
-        const int64_t tiles = (int64_t)heads.n * s.blocks;                       /* fewer sequences at once where that fills the device better */
-        const bool few = linear && tiles * ((a->B + 3) / 4) < 3 * processor_count();
         if constexpr (DP == 64)
-            e = a->B > 2 && !few ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, follows, stream)
+            e = a->B > 2 ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, follows, stream)
               : a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
         else
             e = a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);

@@ -2,6 +2,10 @@
 
    Each case draws fresh random data, rounds it to the element type, poisons the outputs, runs forward and backward and
    compares every head of y, lse, dq, dk and dv by |a - b| / |b| over all sequences.                                     */
+#define GPTS_REAL double
+#define GPTSTATIC_STATIC
+#define GPTSTATIC_IMPLEMENTATION
+#include "../../gptstatic.h"
 #define GPTS_GPU_DECLARATIONS
 #include "../../gpu.cu"
 #include "../test.h"
@@ -87,6 +91,36 @@ static void dense(const Case *c, const Side *s, int live, int kind, int p, doubl
     }
     if (live && c->theta > 0) for (int64_t t = 0; t < T; t++) { rotate(dq + t * D, D, c->theta, t, -1); rotate(dk + t * D, D, c->theta, t, -1); }
     free(P); free(rho); free(alpha);
+}
+
+static void side_init(const Case *c, Side *s);
+static void side_free(Side *s);
+
+/* The reference's static heads are the header's, built with double reals. */
+static void reference_is_the_headers(void)
+{
+    for (int linear = 0; linear < 2; linear++)
+        for (int T = 1; T <= 700; T += 233) {
+            Case c = { .kinds = linear ? "N" : "X", .D = 5, .B = 1, .T = T, .S = linear ? 300 : 700, .W = 40, .R = linear ? 6 : 0 };
+            Side s; side_init(&c, &s);
+            const size_t n = (size_t)T * 5, S = (size_t)c.S;
+            double *x = calloc(8 * n + (size_t)T + 2 * S, sizeof *x), *y = x + n, *dy = x + 2 * n, *dv = x + 3 * n, *z = x + 4 * n, *zq = x + 5 * n, *zk = x + 6 * n, *zv = x + 7 * n;
+            double *lse = x + 8 * n, *alpha = lse + T, *rho = alpha + S, coef[16], decay[16], mass[2] = { 0 };
+            for (size_t i = 0; i < n; i++) { x[i] = normal(); dy[i] = normal(); }
+            for (size_t i = 0; i < S; i++) { alpha[i] = s.falpha[i]; rho[i] = s.frho[i]; }
+            for (int r = 0; r < c.R; r++) { coef[r] = s.coef[r]; decay[r] = s.decay[r]; }
+            int32_t start = linear ? c.W : (int32_t)c.S;
+            gpts_heads heads; memset(&heads, 0, sizeof heads);
+            heads.H = heads.K = heads.n = 1; heads.D = 5; heads.S = S; heads.R = (size_t)c.R; heads.alpha = alpha; heads.rho = rho;
+            if (linear) { heads.tail_start = &start; heads.tail_coef = coef; heads.tail_decay = decay; }
+            t_status(gptsi_static_prepare(&heads, (size_t)T, NULL, NULL), GPTS_OK);
+            unsigned char *scratch = malloc(gptsi_static_scratch(&heads));
+            gptsi_static_forward(&heads, 0, (size_t)T, x, 5, y, 5, scratch, gptsi_static_scratch(&heads));
+            gptsi_static_backward(&heads, 0, (size_t)T, dy, 5, dv, 5, scratch, gptsi_static_scratch(&heads));
+            dense(&c, &s, 0, s.kind[0], 0, 1, NULL, NULL, x, dy, z, lse, zq, zk, zv, mass);
+            for (size_t i = 0; i < n; i++) { t_close(y[i], z[i], 1e-9); t_close(dv[i], zv[i], 1e-9); }
+            gptsi_static_discard(&heads, NULL); free(scratch); free(x); side_free(&s);
+        }
 }
 
 static void *device(size_t bytes) { void *p = NULL; if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) { t_fail(__FILE__, __LINE__, "no device memory"); exit(1); } return p; }
@@ -268,6 +302,13 @@ static void wide_patterns(void)                                                 
         for (int T = 1; T <= 515; T += 257) run_case((Case){ .kinds = "XNLX", .type = type, .D = 64, .B = 2, .T = T, .S = 600, .W = 64, .R = 8, .spread = 40 });
     for (int type = 0; type < 3; type++) run_case((Case){ .kinds = "XN", .type = type, .D = 64, .B = 2, .T = 300, .S = 600, .W = 64, .R = 8, .spread = 4 });
 }
+static void long_tables_and_many_terms(void)                                        /* W > 256, R > 16: computed by all tiles */
+{
+    NEED_GPU;
+    run_case((Case){ .kinds = "NLN", .type = 2, .D = 64, .B = 2, .T = 900, .S = 700, .W = 300, .R = 4 });
+    run_case((Case){ .kinds = "NLN", .type = 2, .D = 64, .B = 2, .T = 900, .S = 700, .W = 30, .R = 40 });
+    run_case((Case){ .kinds = "NLN", .type = 0, .D = 64, .B = 1, .T = 300, .S = 200, .W = 30, .R = 40 });
+}
 static void any_stride_and_scale(void)
 {
     NEED_GPU;
@@ -407,7 +448,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--light")) { light = 1; argv++; argc--; }
     t_begin(argc, argv);
-    T(every_length); T(every_head_size); T(long_sequences); T(all_of_one_kind); T(past_the_pattern); T(wide_patterns); T(any_stride_and_scale);
+    T(reference_is_the_headers); T(every_length); T(every_head_size); T(long_sequences); T(all_of_one_kind); T(past_the_pattern); T(wide_patterns); T(long_tables_and_many_terms); T(any_stride_and_scale);
     T(more_than_65535_heads); T(longest_sequences_and_offsets); T(same_bits_again); T(refusals_leave_outputs_untouched);
     static const char *types[] = { "fp32", "fp16", "bf16" };
     for (int i = 0; i < 3; i++) printf("  largest error of a head, %s: y %.2e  lse %.2e  dq %.2e  dk %.2e  dv %.2e\n", types[i], worst[i][0], worst[i][1], worst[i][2], worst[i][3], worst[i][4]);
