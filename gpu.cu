@@ -11,13 +11,16 @@
 
        gpts_gpu_attention a = {0};                       fill in the sizes, kinds, patterns and tensors
        a.prepared = ...;                                 gpts_gpu_attention_prepared_size(&a) device bytes
-       gpts_gpu_attention_prepare(&a);                   once for every set of parameters (it waits for the device)
+       gpts_gpu_attention_prepare(&a);                   once for every T and set of patterns (it waits for the device)
        gpts_gpu_attention_forward(&a);                   as often as wanted; these only queue work on a.stream
        gpts_gpu_attention_backward(&a);
 
    Promised.  Every output element is written or the call returns a status, with one sentence in a.error, before anything is
    queued.  The same input gives the same bits again.  Any T up to 2^17, any head size up to 256, any strides with
    contiguous head vectors, any number of sequences.  bf16 and fp16 accumulate in fp32.
+
+   Fast.  On Hopper (H100, H200; code for sm_90a): bf16 and fp16, head sizes up to 128 that are multiples of 8, strides and
+   pointers to 16 bytes, positive scale; rotation at 64, 96 and 128.  Anything else runs on plain kernels, for sm_80 and up.
 
    Contents, in the order of gptstatic.h:
        @@BASE       sizes, element types, tensor-core and copy instructions, the prepared tables
@@ -121,7 +124,8 @@ template <class E> __device__ __forceinline__ E *at(const Tensor &x, int64_t b, 
      z[t] in double; alpha, rho with their continuations past S; the factors of (P2), P[i,j] = w[i-j] col[j] row[i], with
      col = exp(alpha - max alpha), w = exp(rho - max rho), row = exp(max alpha + max rho - z); w starts with 128 zeros (d < 0).
      lam[r][n] = decay^n and far[r][n] = coef decay^(n + Wc - W + 1) / exp(max rho) for the states; Wc = W rounded up to 64.
-   A head is wide when the factors span more than e^60: it is computed in log space, from z, alpha and rho.              */
+   A head is wide when the factors span more than floats hold: it is computed in log space, from z, alpha and rho.  Not wide: factors
+   within e^80, or alpha so even that every cell under e^-40 of its row's first one may vanish (2 range(alpha) + max rho - rho[0] <= 45). */
 struct Info { double alpha_max, rho_max; int wide, W, Wc, linear; };
 struct Prepared {
     int64_t T, Tp, Tw;                       /* Tp: padded length of t-tables, Tw: of w */
@@ -196,7 +200,8 @@ __global__ void prepare_extend(Prepared P, Pattern a)
     rmax = block_reduce(rmax, largest); rmin = -block_reduce(-rmin, largest);
     if (threadIdx.x == 0) {
         info.alpha_max = amax; info.rho_max = rmax;
-        info.wide = !(amax - amin + (rmax - rmin) <= 60);
+        const double a = amax - amin, first = P.rho[p * P.Tp];                   /* z[i] >= alpha[i] + rho[0] bounds the rows' factors */
+        info.wide = !(a + (rmax - rmin) <= 80 || 2 * a + (rmax - first) <= 45);
     }
     for (int i = threadIdx.x; i < MAX_R * LAM; i += blockDim.x) {
         int r = i / LAM, n = i % LAM; double c = 0, l = 1;
@@ -255,8 +260,9 @@ __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
 }
-/* A warp is done with a slot: one arrival a warp, after all its lanes' reads (done: only the tensor cores read).  racecheck does not follow a read through the warp to the
-   lane that arrives, so a build with GPTS_GPU_EVERY_LANE lets all of them do so. */
+/* A warp is done with a slot: one arrival a warp, after all its lanes' reads (barrier_done: no lane passes a wgmma alone, and one lies
+   between).  racecheck does not follow a read through the warp to the lane that arrives, so a build with GPTS_GPU_EVERY_LANE lets all
+   of them do so. */
 #ifdef GPTS_GPU_EVERY_LANE
 enum { ARRIVALS = 32 };
 #else
@@ -1086,7 +1092,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
         if (group == 1) {                                                        /* the first queries come before these keys */
             turns.begin(); turns.end();
             barrier_wait(&full[ring.slot], ring.parity);
-            barrier_release(&empty[ring.slot]);
+            barrier_done(&empty[ring.slot]);
             m += N; ring.next();
         }
         barrier_wait(&full_k, odd);
@@ -1109,7 +1115,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             }
             turns.end();
             wgmma_wait<1>(); wgmma_hold(s);
-            if (!first) barrier_release(&empty[before]);
+            if (!first) barrier_done(&empty[before]);
 #pragma unroll
             for (int i = 0; i < N / 16; i++) {
                 const float4 l = *(const float4 *)&lse[ring.slot][16 * i + 4 * (lane % 4)];
@@ -1145,9 +1151,9 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
             first = false; before = ring.slot;
         }
         turns.end();
-        barrier_release(&empty_k);
+        barrier_done(&empty_k);
         wgmma_wait<0>(); wgmma_hold(dk); wgmma_hold(dv);
-        if (!first) barrier_release(&empty[before]);
+        if (!first) barrier_done(&empty[before]);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const int64_t t = r0 + row + 8 * h;
@@ -1259,10 +1265,10 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         auto tile = [&](int64_t t, uint32_t (&A)[16]) {
             const int s = x % STAGES;
             barrier_wait(&full[s], x / STAGES % 2);
-            if (skipped(t)) { barrier_release(&empty[s]); x++; return; }
+            if (skipped(t)) { barrier_done(&empty[s]); x++; return; }
             cells(ring + s * SLOT, A);
             wgmma_wait<0>();
-            if (pending >= 0) barrier_release(&empty[pending]);
+            if (pending >= 0) barrier_done(&empty[pending]);
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
             product_values<E, N, SK, P::SW>(acc, A, descriptor_low(shared_address(ring + s * SLOT), SK * P::SW), keep);
             wgmma_commit();
@@ -1271,7 +1277,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         for (int64_t t = t0; t < t1; t += SK, odd = !odd)
             if (odd) tile(t, A[1]); else tile(t, A[0]);
         wgmma_wait<0>();
-        if (pending >= 0) barrier_release(&empty[pending]);
+        if (pending >= 0) barrier_done(&empty[pending]);
         if (far) {
             const int s = x % STAGES, n = ADJOINT ? 127 - row : row, step = ADJOINT ? -8 : 8;
             const float *table = a.pre.far + p * MAX_R * LAM + 2 * (lane % 4) * LAM + n;
@@ -1286,7 +1292,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
             wgmma_fence();
             product_values<bf16, N, FAR_ROWS, P::SW>(acc, F, descriptor_low(shared_address(ring + s * SLOT), FAR_ROWS * P::SW), keep);
             wgmma_commit(); wgmma_wait<0>();
-            barrier_release(&empty[s]);
+            barrier_done(&empty[s]);
             x++;
         }
         wgmma_hold(acc);
@@ -1445,10 +1451,12 @@ int processor_count()
     cudaGetDevice(&device); cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
     return n;
 }
+/* A Hopper device, and code for sm_90a in this build: without it the kernels are empty and own no shared memory. */
 bool hopper()
 {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+    int device = 0, major = 0; cudaFuncAttributes f;
+    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
+           cudaFuncGetAttributes(&f, live_forward<bf16, 64, 3>) == cudaSuccess && f.sharedSizeBytes > 0;
 }
 void add_head(Heads &list, int kept, int slot, bool live)
 {

@@ -11,7 +11,7 @@
 #include "../test.h"
 #include <cuda_runtime_api.h>
 
-typedef struct { const char *kinds; int type, D; int64_t B, T, S; int W, R; double theta, spread; int pad, plain; float scale; } Case;
+typedef struct { const char *kinds; int type, D; int64_t B, T, S; int W, R; double theta, spread; int pad, plain; float scale; double steep; } Case;
 
 /* ---- element types ---- */
 static uint64_t seed = 1;
@@ -141,7 +141,7 @@ static void side_init(const Case *c, Side *s)
     for (int p = 0; p < s->n; p++) {
         for (int64_t t = 0; t < c->S; t++) {
             s->falpha[p * c->S + t] = (float)((c->spread > 0 ? c->spread : 0.5) * normal());
-            s->frho[p * c->S + t] = (float)((c->spread > 0 ? c->spread : 0.3) * normal() - log(1. + (double)t));
+            s->frho[p * c->S + t] = (float)((c->spread > 0 ? c->spread : 0.3) * normal() - log(1. + (double)t) - c->steep * (double)t);
         }
         for (int r = 0; r < c->R; r++) {
             s->coef[p * c->R + r] = r == 3 ? 0.f : (float)(exp(normal()) * .1 / (1 + r)); s->decay[p * c->R + r] = r == c->R - 1 ? 1.f : (float)(1 - pow(2, -1 - r * .7));
@@ -301,6 +301,7 @@ static void wide_patterns(void)                                                 
     for (int type = 0; type < 3; type++)
         for (int T = 1; T <= 515; T += 257) run_case((Case){ .kinds = "XNLX", .type = type, .D = 64, .B = 2, .T = T, .S = 600, .W = 64, .R = 8, .spread = 40 });
     for (int type = 0; type < 3; type++) run_case((Case){ .kinds = "XN", .type = type, .D = 64, .B = 2, .T = 300, .S = 600, .W = 64, .R = 8, .spread = 4 });
+    for (int type = 0; type < 3; type++) run_case((Case){ .kinds = "XX", .type = type, .D = 64, .B = 2, .T = 1000, .S = 1000, .steep = .5 });
 }
 static void long_tables_and_many_terms(void)                                        /* W > 256, R > 16: computed by all tiles */
 {

@@ -2,11 +2,13 @@
 
     bench.py [--rounds N] [--only NAME] [--shapes 0,1] [--errors]
 """
-import argparse, statistics, subprocess, sys
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from gpts_gpu import Attention
+import argparse, statistics, subprocess, sys, time
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ImportError:
+    print("skipped: no PyTorch"); sys.exit(0)
 
 ap = argparse.ArgumentParser()
 ap.add_argument("--rounds", type=int, default=9); ap.add_argument("--only", default=""); ap.add_argument("--shapes", default="0,1,2,3,4,5")
@@ -14,6 +16,7 @@ ap.add_argument("--errors", action="store_true"); ap.add_argument("--scaling", a
 arg = ap.parse_args()
 if not torch.cuda.is_available():
     print("skipped: no GPU"); sys.exit(0)
+from gpts_gpu import Attention
 dev = "cuda"
 SHAPES = [(8, 12, 4096, 64), (4, 12, 8192, 64), (2, 16, 8192, 96), (64, 12, 256, 64), (1, 12, 4096, 64), (2, 16, 8192, 128)]
 
@@ -132,6 +135,7 @@ def errors():
             print(f"{'exact ' if letter == 'X' else 'linear'} T {T} D {D}, ours / bf16 P times v: y {rel(yo, y):.2e}/{rel(yt, y):.2e} dv {rel(do, dv):.2e}/{rel(dvt, dv):.2e}")
 
 
+print(time.strftime("%Y-%m-%d %H:%M"), end=" ")
 try: print(subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.draw", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip(), "torch", torch.__version__)
 except OSError: pass
 if arg.errors: errors()
