@@ -6,7 +6,7 @@ fi
 if ! ls /dev/nvidia[0-9]* >/dev/null 2>&1 && ! command -v nvidia-smi >/dev/null 2>&1; then
     echo "  skipped: no GPU"; echo "0 passed, 0 failed, 1 skipped"; exit 0
 fi
-$MAKE --no-print-directory build/tests/gpu/attention || { echo "0 passed, 1 failed"; exit 1; }
+$MAKE -s --no-print-directory build/tests/gpu/attention || { echo "0 passed, 1 failed"; exit 1; }
 log=build/tests/gpu/log
 build/tests/gpu/attention >$log 2>&1
 sed '$d' $log
