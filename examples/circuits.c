@@ -1,8 +1,10 @@
 /* circuits.c - what the heads of a model do, and what happens when one of them stands still
 
    Without --model: trains a small model of attention alone (two layers, no MLP, no norm) on
-   the corpus, in about a minute, and finds its induction pair: a head that looks one token
-   back, and a later one that uses it to look for what followed the same token before.
+   the corpus, in less than a minute, and finds its induction pair: a head that looks one token
+   back, and a later one that uses it to look for what followed the same token before.  Half of
+   its windows are tokens of the corpus in random order, said again and again (--scrambled):
+   the stories alone can be learnt for a long time without looking back.
 
    With --model: any model of ours, GPT-2's names, or a file of other names (--map).
 
@@ -25,9 +27,9 @@
 #include "corpus.h"
 #include "plot.h"
 
-static int64_t layers = 2, heads = 4, width = 128, context = 128, batch = 16, updates = 700, top = 4, examples = 10;
+static int64_t layers = 2, heads = 2, width = 64, context = 104, batch = 12, updates = 1000, top = 4, examples = 10;
 static int64_t n_tokens = 1024, start_token = -1, pictures = 8, n_head = 0;
-static double lr = 4e-3, scrambled = 0.25;
+static double lr = 1e-2, scrambled = 0.5;
 static const char *position = "rope", *map = NULL, *config_file = NULL, *save = NULL;
 static int unscaled = 0, no_freeze = 0;
 
@@ -684,14 +686,22 @@ static void load_model(gpts_model *m)
     }
 }
 
-/* Without norms nothing brings the stream to size: start with embeddings of deviation 0.25 and maps that keep it. */
+/* Without norms nothing brings the stream to size: start with embeddings of deviation 0.25 and maps that
+   keep it.  A head that looks by place alone needs something of place, or something that all tokens share,
+   to turn on: positions start as waves (Vaswani et al. 2017), and all tokens with a common part.           */
 static void start_larger(gpts_model *m)
 {
-    size_t k, i;
+    size_t k, i, C = (size_t)m->config.n_embd;
     for (k = 0; k < m->n_tensors; k++) {
         const gpts_tensor *t = &m->tensors[k];
-        double times = t->kind == GPTS_P_WTE ? 0.25 / 0.02 : t->kind == GPTS_P_WPE ? 0.1 / 0.02 : 1 / (0.02 * sqrt((double)m->config.n_embd));
-        for (i = 0; i < t->size; i++) t->data[i] *= (gpts_real)times;
+        double times = t->kind == GPTS_P_WTE ? 0.25 / 0.02 : 1 / (0.02 * sqrt((double)C));
+        for (i = 0; i < t->size; i++) {
+            size_t c = i % C;
+            double wave = pow(10000, -(double)(c / 2 * 2) / (double)C) * (double)(i / C);
+            if (t->kind == GPTS_P_WPE) t->data[i] = (gpts_real)(0.25 * (c % 2 ? cos(wave) : sin(wave)));
+            else t->data[i] *= (gpts_real)times;
+            if (t->kind == GPTS_P_WTE && m->config.position == GPTS_POSITION_ROPE) t->data[i] += (gpts_real)(c % 3 ? 0.25 : -0.25);
+        }
     }
 }
 
@@ -702,7 +712,7 @@ static void scramble(int32_t *tokens, int32_t *targets, size_t T, const corpus_t
     gpts_rng rng;
     size_t t, period;
     rng.seed = seed; rng.counter = row << 20;
-    period = T / 8 + (size_t)gpts_rng_below(&rng, T / 4 + 1) + 1;
+    period = (size_t)(2 * pow((double)T / 6, gpts_rng_uniform(&rng)));          /* 2 .. T/3, short ones as often as long ones */
     for (t = 0; t <= T; t++) {
         int32_t id = t < period ? (int32_t)data->train[gpts_rng_below(&rng, data->n_train)] : tokens[t - period];
         if (t < T) tokens[t] = id;
@@ -865,7 +875,7 @@ typedef struct findings {
     behaviour *does;
     pair *qk, *ov;                            /* [n,top]                                        */
     size_t previous, induction;               /* heads of the pair                              */
-    int pair_found;
+    int pair_found, is_pair;                  /* there are two layers; the two do what such a pair does */
     harm whole, *frozen, *pruned;             /* [n], or NULL                                   */
     lesson_curve curve;
 } findings;
@@ -904,6 +914,7 @@ static void analyse(findings *f)
             best = f->does[i].prefix * f->does[j].previous;
             f->induction = i; f->previous = j; f->pair_found = 1;
         }
+    f->is_pair = f->pair_found && f->does[f->induction].prefix > 0.3 && f->does[f->previous].previous > 0.3;
     f->through = f->pair_found ? matching_through(&f->all[f->induction], &f->all[f->previous], ee) : NOTHING;
     free(e); free(u); free(ee); free(ue);
 }
@@ -949,16 +960,22 @@ static void say_results(findings *f)
         if (f->all[i].kind == HEAD_STATIC) { snprintf(a.text, sizeof a.text, "(static)"); b.text[0] = 0; }
         cli_say("%llu.%-4llu %7.2f %9.2f %7.2f %9.2f %7.2f |  %s %s   %s %s%s%s\n", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
                 f->copying[i], f->matching[i], f->does[i].prefix, f->does[i].previous, f->does[i].copying, a.text, b.text, c.text, d.text,
-                f->pair_found && i == f->induction ? "   <- induction" : "", f->pair_found && i == f->previous ? "   <- previous token" : "");
+                f->is_pair && i == f->induction ? "   <- induction" : "", f->is_pair && i == f->previous ? "   <- previous token" : "");
     }
     if (!f->pair_found) return;
     i = f->previous; j = f->induction;
-    cli_say("pair   %llu.%llu looks back one, %llu.%llu finds what followed; composition over chance (%.3f): Q %+.3f, K %+.3f, V %+.3f; same-matching through it %+.2f\n",
+    cli_say("%s %llu.%llu looks back one, %llu.%llu finds what followed; composition over chance (%.3f): Q %+.3f, K %+.3f, V %+.3f; same-matching through it %+.2f\n",
+            f->is_pair ? "pair  " : "no induction pair; nearest to one:",
             (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index, (unsigned long long)f->all[j].layer, (unsigned long long)f->all[j].index,
             f->baseline, excess(f, i, j, COMPOSE_Q), excess(f, i, j, COMPOSE_K), excess(f, i, j, COMPOSE_V), f->through);
-    if (f->frozen)
-        cli_say("frozen previous-token head: text %+.4f, repeated tokens %+.3f;  induction head: text %+.4f, repeated tokens %+.3f\n",
-                f->frozen[i].text - f->whole.text, f->frozen[i].again - f->whole.again, f->frozen[j].text - f->whole.text, f->frozen[j].again - f->whole.again);
+    if (!f->frozen) return;
+    cli_say("frozen %llu.%llu adds %.3f to the loss on repeated tokens, frozen %llu.%llu adds %.3f; removed: %.3f and %.3f (whole model: %.3f)\n",
+            (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index, f->frozen[i].again - f->whole.again,
+            (unsigned long long)f->all[j].layer, (unsigned long long)f->all[j].index, f->frozen[j].again - f->whole.again,
+            f->pruned[i].again - f->whole.again, f->pruned[j].again - f->whole.again, f->whole.again);
+    if (f->b->text)
+        cli_say("on text:   frozen %.4f and %.4f, removed %.4f and %.4f (whole model: %.3f)\n", f->frozen[i].text - f->whole.text,
+                f->frozen[j].text - f->whole.text, f->pruned[i].text - f->whole.text, f->pruned[j].text - f->whole.text, f->whole.text);
 }
 
 static void draw(findings *f)
@@ -988,7 +1005,7 @@ static void draw(findings *f)
             f->matching[i], f->does[i].prefix, f->does[i].previous, f->does[i].copying, a.text, b.text, c.text, d.text);
     }
     plot_table_end();
-    if (f->pair_found) {
+    if (f->is_pair) {
         size_t p = f->previous, q = f->induction;
         plot_say("The induction pair: head %llu.%llu looks one token back (%.0f %% of its attention), head %llu.%llu looks at what followed the same token before (%.0f %%). "
                  "The first writes what the second's keys read: K-composition %.3f, where random matrices give %.3f \xc2\xb1 %.3f.",
@@ -1008,12 +1025,12 @@ static void draw(findings *f)
             if (!part && !f->b->text) continue;
             for (i = 0; i < f->n; i++) {
                 snprintf(text[2 * i].text, sizeof text[0].text, "%llu.%llu%s", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
-                         f->pair_found && i == f->induction ? " induction" : f->pair_found && i == f->previous ? " previous" : "");
+                         f->is_pair && i == f->induction ? " induction" : f->is_pair && i == f->previous ? " previous" : "");
                 snprintf(text[2 * i + 1].text, sizeof text[0].text, "removed");
                 names[2 * i] = text[2 * i].text; names[2 * i + 1] = text[2 * i + 1].text;
                 v[2 * i] = part ? f->frozen[i].again - f->whole.again : f->frozen[i].text - f->whole.text;
                 v[2 * i + 1] = part ? f->pruned[i].again - f->whole.again : f->pruned[i].text - f->whole.text;
-                colour[2 * i] = f->pair_found && i == f->induction ? 1 : f->pair_found && i == f->previous ? 2 : 0;
+                colour[2 * i] = f->is_pair && i == f->induction ? 1 : f->is_pair && i == f->previous ? 2 : 0;
                 colour[2 * i + 1] = 5;
             }
             plot_bars(part ? "Loss added on repeated random tokens" : "Loss added on text", "", names, v, NULL, colour, 2 * f->n, 0);
@@ -1064,6 +1081,7 @@ static void write_json(const findings *f)
     cli_json_real("loss_text", f->b->text ? loss_on(f->m, f->b->text, f->b->text_targets, f->b->text_n, f->b->text_T) : NOTHING);
     cli_json_real("loss_first_copy", loss_on(f->m, f->b->random, f->b->first_targets, f->b->n, f->b->T));
     cli_json_real("loss_later_copies", loss_on(f->m, f->b->random, f->b->random_targets, f->b->n, f->b->T));
+    cli_json_real("induction_pair_found", f->is_pair);
     cli_json_real("induction_head", f->pair_found ? (double)f->induction : NOTHING);
     cli_json_real("previous_head", f->pair_found ? (double)f->previous : NOTHING);
     if (f->pair_found) for (k = 0; k < COMPOSE_KINDS; k++)
@@ -1118,7 +1136,7 @@ int main(int argc, char **argv)
     cli_begin(argc, argv, "circuits", "Looks inside the heads of a model: circuits, composition, induction, and what freezing one costs.",
               CLI_DATA | CLI_MODEL, flags,
               "layers heads width vocabulary position composition_baseline composition_deviation loss_text\n"
-              "  loss_first_copy loss_later_copies induction_head previous_head (layer * heads + index) pair_q_composition ...\n"
+              "  loss_first_copy loss_later_copies induction_pair_found induction_head previous_head (layer * heads + index) pair_q_composition ...\n"
               "  pair_matching\n"
               "  frozen_previous_text frozen_previous_copies frozen_induction_text frozen_induction_copies (loss added);\n"
               "  of head <l>_<h>: copying_ matching_ prefix_ previous_ copies_ frozen_text_ frozen_copies_ pruned_text_\n"

@@ -511,7 +511,7 @@ static void the_induction_pair_of_a_made_model_is_found_and_only_one_of_it_can_b
     t_equal(b.period, 12);
     f.m = &m; f.b = &b;
     analyse(&f);
-    t_ok(f.pair_found);
+    t_ok(f.pair_found && f.is_pair);
     t_equal(f.previous, 0);
     t_equal(f.induction, 1);
     t_ok(f.does[0].previous > 0.99 && f.does[0].prefix < 0.05);
