@@ -72,13 +72,14 @@ build/%: examples/%.c examples/cli.h examples/plot.h examples/corpus.h build/gpt
 # The whole pipeline, sized for two cores and three minutes; more of everything is a flag away.
 demo: ## train, replace attention, benchmark, on made-up stories or DATA=file; ends with a table and out/report.html
 	@$(MAKE) --no-print-directory -j$(JOBS) examples
-	@rm -f $(OUT)/approximator_L*.safetensors $(OUT)/report-*.part.html $(addprefix $(OUT)/,data.json base.json approximators.json hybrid.json heads.json speed.json)
+	@rm -f $(OUT)/approximator_L*.safetensors $(OUT)/report-*.part.html $(addprefix $(OUT)/,data.json base.json approximators.json hybrid.json heads.json circuits.json speed.json)
 	build/prepare_data --out $(OUT) --json $(OUT)/data.json $(if $(DATA),--data "$(DATA)")
 	build/train_base_model --out $(OUT) --json $(OUT)/base.json --batch 8 --updates 600 --lr 3e-3 --min-lr 3e-4 --eval-windows 64
 	build/train_approximators --out $(OUT) --json $(OUT)/approximators.json --fit-updates 250 --eval-windows 48
 	build/train_end_to_end --out $(OUT) --json $(OUT)/hybrid.json --batch 8 --updates 120 --lr 3e-3 --min-lr 3e-4 --eval-windows 64
 	build/freeze_heads --out $(OUT) --json $(OUT)/heads.json --heads 4 --context 128 --batch 8 --updates 200 --lr 3e-3 --min-lr 3e-4 --eval-windows 64 \
 	  --arms ordinary,linear25,prune25
+	build/circuits --out $(OUT) --json $(OUT)/circuits.json
 	build/benchmark --out $(OUT) --json $(OUT)/speed.json --contexts 64,256,1024 --vocabularies 512 --rounds 5
 	build/generate --out $(OUT) --report --prompt "The Lost Kettle" --tokens 250
 	@sh examples/summary.sh $(OUT)

@@ -889,6 +889,18 @@ static void what_other_names_cannot_say_is_refused(void)
     }
     t_status(gpts_model_save_mapped(&m, "build/tests/mapped_back.safetensors", NULL, NULL), GPTS_UNSUPPORTED);
     t_says(m.error, "layer 1 has an approximator");
+    {
+        gpts_calibration cal;
+        gpts_freeze_options freeze = gpts_freeze_options_default();
+        int32_t tokens[16] = { 1, 2, 3, 4, 5, 6, 7, 8, 8, 1, 7, 2, 6, 3, 5, 4 };
+        memset(&cal, 0, sizeof cal);
+        t_status(gpts_calibrate(&cal, &m, tokens, 2, 8), GPTS_OK);
+        freeze.heads = 1; freeze.gate = -1;
+        t_status(gpts_freeze(&m, NULL, &cal, &freeze, NULL), GPTS_OK);
+        gpts_calibration_free(&cal);
+        t_status(gpts_model_save_mapped(&m, "build/tests/mapped_back.safetensors", NULL, NULL), GPTS_UNSUPPORTED);
+        t_says(m.error, "layer 0 has static heads");
+    }
     gpts_approximator_free(&nothing);
     gpts_model_free(&m);
     c.vocab_size = 9; c.n_layer = 1; c.n_embd = 8; c.n_head = 2; c.n_positions = 8;
