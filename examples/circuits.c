@@ -705,21 +705,6 @@ static void start_larger(gpts_model *m)
     }
 }
 
-/* Row `row` of a batch becomes tokens drawn from the text at random, said again and again: nothing
-   predicts them but looking for what followed before.                                              */
-static void scramble(int32_t *tokens, int32_t *targets, size_t T, const corpus_tokens *data, uint64_t seed, uint64_t row)
-{
-    gpts_rng rng;
-    size_t t, period;
-    rng.seed = seed; rng.counter = row << 20;
-    period = (size_t)(2 * pow((double)T / 6, gpts_rng_uniform(&rng)));          /* 2 .. T/3, short ones as often as long ones */
-    for (t = 0; t <= T; t++) {
-        int32_t id = t < period ? (int32_t)data->train[gpts_rng_below(&rng, data->n_train)] : tokens[t - period];
-        if (t < T) tokens[t] = id;
-        if (t) targets[t - 1] = id;
-    }
-}
-
 typedef struct lesson_curve { double *x, *loss, *again; size_t n; } lesson_curve;
 
 static void train(gpts_model *m, const corpus_tokens *data, const bench *b, lesson_curve *curve)
@@ -752,7 +737,7 @@ static void train(gpts_model *m, const corpus_tokens *data, const bench *b, less
         if (step == updates) break;
         CLI_TRY(gpts_windows_batch(&windows, trainer.data_position, B, tokens, targets), "a window does not fit the data");
         for (row = 0; row < (size_t)(scrambled * (double)B + 0.5); row++)
-            scramble(tokens + row * T, targets + row * T, T, data, (uint64_t)cli.seed, trainer.data_position + row);
+            corpus_scramble(tokens + row * T, targets + row * T, T, data, (uint64_t)cli.seed, trainer.data_position + row);
         trainer.data_position += B;
         CLI_TRY(gpts_trainer_update(&trainer, tokens, targets, B, T, &loss), trainer.error);
         recent = step ? 0.95 * recent + 0.05 * loss : loss;

@@ -522,6 +522,21 @@ static inline void corpus_windows(const uint16_t *ids, size_t n, size_t T, size_
     }
 }
 
+/* One window of tokens drawn from the text at random, said again and again: nothing predicts them
+   but looking for what followed before. */
+static inline void corpus_scramble(int32_t *tokens, int32_t *targets, size_t T, const corpus_tokens *data, uint64_t seed, uint64_t row)
+{
+    gpts_rng rng;
+    size_t t, period;
+    rng.seed = seed; rng.counter = row << 20;
+    period = (size_t)(2 * pow((double)T / 6, gpts_rng_uniform(&rng)));          /* 2 .. T/3, short ones as often as long ones */
+    for (t = 0; t <= T; t++) {
+        int32_t id = t < period ? (int32_t)data->train[gpts_rng_below(&rng, data->n_train)] : tokens[t - period];
+        if (t < T) tokens[t] = id;
+        if (t) targets[t - 1] = id;
+    }
+}
+
 /* Mean loss over `count` fixed windows of the validation part (0: as many as fit side by side). */
 static inline double corpus_loss(gpts_model *model, const corpus_tokens *data, size_t T, size_t count, size_t batch)
 {

@@ -31,12 +31,13 @@ enum { RECIPES = sizeof recipes / sizeof *recipes, NAME = 24 };
 
 static const char *arms = "ordinary,order,linear25,exact25,prune25,uniform25,random25", *seeds = NULL;
 static int64_t sequences = 16;
-static double gate = 0.2, tolerance = 0.001, at = 0.5;
+static double gate = 0.2, tolerance = 0.001, at = 0.5, scrambled = 0;
 
 static const cli_flag flags[] = {
     CLI_TEXT("arms", arms, "what to do at half-way, each word NAME or NAME and a percentage"),
     CLI_TEXT("seeds", seeds, "several seeds, as 1337,1338,1339 (default: --seed)"),
     CLI_REAL("at", at, 0, 1, "where the change is made, as a part of the updates"),
+    CLI_REAL("scrambled", scrambled, 0, 1, "share of the windows that are random tokens of the text, said again and again"),
     CLI_INT("sequences", sequences, 2, 65536, "windows of the training text to calibrate on"),
     CLI_REAL("gate", gate, -1, 1e9, "nats a row that a fit may be from its mean pattern; below 0: any"),
     CLI_REAL("tolerance", tolerance, 0, 10, "nats a row that the linear form may be from the exact one"),
@@ -75,9 +76,12 @@ static void train(gpts_trainer *trainer, const char *what, int64_t until, int64_
     int32_t *tokens = CLI_NEW(int32_t, (size_t)cli_train.batch * T), *targets = CLI_NEW(int32_t, (size_t)cli_train.batch * T);
     double loss, began = cli_now();
     int64_t first = (int64_t)trainer->step, step;
+    size_t row;
     windows.tokens = data.train; windows.n = data.n_train; windows.T = T; windows.seed = (uint64_t)seed;
     for (step = first; step < until; step++) {
         CLI_TRY(gpts_windows_batch(&windows, trainer->data_position, (size_t)cli_train.batch, tokens, targets), "a window does not fit the data");
+        for (row = 0; row < (size_t)(scrambled * (double)cli_train.batch + 0.5); row++)
+            corpus_scramble(tokens + row * T, targets + row * T, T, &data, (uint64_t)seed, trainer->data_position + row);
         CLI_TRY(gpts_trainer_update(trainer, tokens, targets, (size_t)cli_train.batch, T, &loss), trainer->error);
         trainer->data_position += (uint64_t)cli_train.batch;
         cli_progress(what, (uint64_t)(step - first) + 1, (uint64_t)(until - first), "loss %.3f", loss);
