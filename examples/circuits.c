@@ -722,6 +722,7 @@ static void train(gpts_model *m, const corpus_tokens *data, const bench *b, less
     config.position = (gpts_position)cli_choice("--position", position, positions, 3);
     options.learning_rate = lr; options.min_learning_rate = lr / 20; options.total = (uint64_t)updates;
     options.warmup = (uint64_t)(updates / 20); options.beta2 = 0.98; options.weight_decay = 0.01;
+    if (!cli.threads && width <= 128) cli.hooks.threads = 1;        /* waiting for each other costs more than such matrices */
     CLI_TRY(gpts_model_init(m, &config, (uint64_t)cli.seed, &cli.hooks), m->error);
     start_larger(m);
     CLI_TRY(gpts_trainer_init(&trainer, m, &options), trainer.error);
