@@ -2792,7 +2792,7 @@ static void gptsi_static_far(gptsi_static_work *w, const gptsi_pattern *h, size_
     if (!h->wide && w->keep[0] > 0) return;                        /* the same for every tile */
     for (r = 0; r < h->terms; r++) {
         double before = h->n[k * h->terms + r], after = h->n[(k + 1) * h->terms + r];
-        w->keep[r] = (gpts_real)(h->wide ? exp(before + L * h->decay[r] - after) : exp(L * h->decay[r]));
+        w->keep[r] = (gpts_real)(h->wide ? exp(before + (double)L * h->decay[r] - after) : exp((double)L * h->decay[r]));
         for (x = 0; x < L; x++) {                                   /* x positions before the tile's end; row x of a */
             gpts_real feed = !h->wide ? h->feed[r * L + x]
                            : (gpts_real)exp((double)x * h->decay[r] + h->alpha[k * L + L - 1 - x] - after);
@@ -2977,7 +2977,7 @@ static void gptsi_static_absorb(const gptsi_kernels *q, const gptsi_pattern *h, 
     size_t r, j;
     for (r = 0; r < h->terms; r++) {
         double after = h->wide ? h->n[(k + 1) * h->terms + r] : 0, before = h->wide ? h->n[k * h->terms + r] : 0;
-        gpts_real keep = (gpts_real)exp(before + L * h->decay[r] - after);
+        gpts_real keep = (gpts_real)exp(before + (double)L * h->decay[r] - after);
         for (j = 0; j < L; j++)
             weight[j] = h->wide ? (gpts_real)exp((double)(L - 1 - j) * h->decay[r] + h->alpha[k * L + j] - after)
                                 : h->feed[r * L + L - 1 - j] * h->u[k * L + j];
@@ -6336,7 +6336,7 @@ static void gptsi_text_quoted(gptsi_text *text, const char *s, size_t n)     /* 
     }
     gptsi_text_add(text, "\"");
 }
-static int gptsi_utf8_valid(const char *s, size_t n)
+GPTSI_UNUSED static int gptsi_utf8_valid(const char *s, size_t n)
 {
     const char *end = s + n;
     uint32_t code;
@@ -8206,7 +8206,7 @@ static double gptsi_from_f16(uint32_t h)
     if (exponent == 31) return (double)gptsi_float(sign | 0x7F800000 | fraction << 13);
     return (double)gptsi_float(sign | (exponent + 112) << 23 | fraction << 13);
 }
-static uint32_t gptsi_to_f16(double x)
+GPTSI_UNUSED static uint32_t gptsi_to_f16(double x)
 {
     uint32_t bits = gptsi_float_bits(x, 1), sign = bits >> 16 & 0x8000, shift, whole, rest, half;
     bits &= 0x7FFFFFFF;
@@ -8224,7 +8224,7 @@ static uint32_t gptsi_to_f16(double x)
     return sign | (whole + (rest > half || (rest == half && (whole & 1))));
 }
 /* bfloat16: the upper half of a float */
-static uint32_t gptsi_to_bf16(double x)
+GPTSI_UNUSED static uint32_t gptsi_to_bf16(double x)
 {
     uint32_t bits = gptsi_float_bits(x, 1);
     if ((bits & 0x7FFFFFFF) > 0x7F800000) return bits >> 16 | 0x40;
@@ -9971,7 +9971,7 @@ static gpts_status gptsi_abi_check(uint32_t abi, char *error)
 /* ---- models in other containers: shards, llm.c --------------------------------------------
    They become a gpts_file with GPT-2's names, which is then read like any other.           */
 
-static gpts_status gptsi_file_names(gpts_file *file)          /* sorts; a name twice is refused */
+GPTSI_UNUSED static gpts_status gptsi_file_names(gpts_file *file)          /* sorts; a name twice is refused */
 {
     size_t i;
     file->source->by_name = GPTSI_NEW(&file->hooks, size_t, gptsi_max(1, file->n_tensors));
@@ -11088,7 +11088,7 @@ static gpts_status gptsi_settings_read(gptsi_settings *s, const char *text, size
 
 enum { GPTSI_ROLE_Q = GPTS_P_COUNT, GPTSI_ROLE_K = GPTSI_ROLE_Q + 2, GPTSI_ROLE_V = GPTSI_ROLE_Q + 4, GPTSI_ROLE_IN = GPTSI_ROLE_Q + 6,
        GPTSI_ROLE_OUT = GPTSI_ROLE_Q + 8, GPTSI_ROLE_O = GPTSI_ROLE_Q + 10, GPTSI_ROLES = GPTSI_ROLE_Q + 12 };   /* + 1: the bias */
-static const char *const gptsi_role_names[] = {
+static const char gptsi_role_names[][32] = {
 #define GPTSI_ROW(kind, name, rows, columns, when, decay, start) name,
     GPTS_PARAMETER_TABLE(GPTSI_ROW)
 #undef GPTSI_ROW
@@ -11099,7 +11099,7 @@ static const char *const gptsi_role_names[] = {
 static int gptsi_role_in_layer(int role) { return gptsi_role_names[role][1] == '.'; }
 
 /* What is known without a map.  The order matters: the first that fits decides. */
-static const struct { const char *from; int role; } gptsi_known_names[] = {
+static const struct { char from[40]; int role; } gptsi_known_names[] = {
     { "{*}embed_tokens.weight", GPTS_P_WTE }, { "{*}embed_positions.weight", GPTS_P_WPE }, { "{*}lm_head.weight", GPTS_P_LM_HEAD },
     { "{*}layers.{i}.{*}q_proj.weight", GPTSI_ROLE_Q }, { "{*}layers.{i}.{*}q_proj.bias", GPTSI_ROLE_Q + 1 },
     { "{*}layers.{i}.{*}k_proj.weight", GPTSI_ROLE_K }, { "{*}layers.{i}.{*}k_proj.bias", GPTSI_ROLE_K + 1 },
@@ -11324,7 +11324,7 @@ static gpts_status gptsi_import_agree(const gptsi_import *in, const char *what, 
 /* Layer l has one reading of its attention: whole, or in parts that are all there. */
 static gpts_status gptsi_import_complete(const gptsi_import *in, size_t l)
 {
-    static const char *const names[] = { "queries (q_proj)", "keys (k_proj)", "values (v_proj)", "attention's output matrix (out_proj)" };
+    static const char names[][40] = { "queries (q_proj)", "keys (k_proj)", "values (v_proj)", "attention's output matrix (out_proj)" };
     int there[3], parts = 0, k, packed = gptsi_import_tensor(in, l + 1, GPTSI_ROLE_IN) != NULL, lacks = -1, twice = -1;
     int whole = gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_W) || gptsi_import_tensor(in, l + 1, GPTS_P_ATTN_B);
     int out = gptsi_import_tensor(in, l + 1, GPTSI_ROLE_OUT) || gptsi_import_tensor(in, l + 1, GPTSI_ROLE_O);
@@ -11622,7 +11622,7 @@ static gpts_status gptsi_text_measure(gpts_model *m, const int32_t *tokens, size
     return status;
 }
 
-static const char *const gptsi_flip_words[GPTSI_FLIPS] = {
+static const char gptsi_flip_words[GPTSI_FLIPS][60] = {
     "as they are", "q, k and v transposed", "the output matrices transposed", "all square matrices transposed",
     "the scores' scaling switched", "q, k and v transposed and the scaling switched", "the output matrices transposed and the scaling switched",
     "all square matrices transposed and the scaling switched" };
@@ -11663,7 +11663,7 @@ static gpts_status gptsi_import_verify(const gptsi_import *in, gpts_model *m, gp
 /* "name [2,3] -> h.0.attn.q.weight [out,in]", a line for each tensor, and the settings */
 static char *gptsi_import_table(const gptsi_import *in)
 {
-    static const char *const positions[] = { "learned", "rope", "none" };
+    static const gptsi_label positions[] = { "learned", "rope", "none" };
     gptsi_text text;
     char line[320];
     size_t i, r;
@@ -11880,11 +11880,11 @@ static gpts_status gptsi_export_whole(gptsi_export *out, const char *name, const
 /* The names of `like`, or Llama's. */
 static gpts_status gptsi_export_tensors(gptsi_export *out, gpts_dtype dtype)
 {
-    static const char *const names[] = { "q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias",
+    static const gptsi_label names[] = { "q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias",
                                          "o_proj.weight", "o_proj.bias" };
     static const int roles[] = { GPTSI_ROLE_Q, GPTSI_ROLE_Q + 1, GPTSI_ROLE_K, GPTSI_ROLE_K + 1, GPTSI_ROLE_V, GPTSI_ROLE_V + 1,
                                  GPTSI_ROLE_O, GPTSI_ROLE_O + 1 };
-    static const struct { const char *name; int kind; } outside[] = {
+    static const struct { char name[28]; int kind; } outside[] = {
         { "embed_tokens.weight", GPTS_P_WTE }, { "embed_positions.weight", GPTS_P_WPE }, { "lm_head.weight", GPTS_P_LM_HEAD } };
     const gpts_model *m = out->m;
     size_t i, k, l, L = (size_t)m->config.n_layer;
@@ -11939,7 +11939,7 @@ static gpts_status gptsi_export_probe(gptsi_export *out, gpts_model *m, gptsi_te
 /* Llama's keys (transformers reads them), and ours for what Llama does not have. */
 static void gptsi_export_settings(const gpts_config *c, gpts_dtype dtype, gptsi_text *text)
 {
-    static const char *const positions[] = { "learned", "rope", "none" };
+    static const gptsi_label positions[] = { "learned", "rope", "none" };
     const struct { const char *key; int64_t value; } whole[] = {
         { "vocab_size", c->vocab_size }, { "hidden_size", c->n_embd }, { "intermediate_size", c->n_embd }, { "num_hidden_layers", c->n_layer },
         { "num_attention_heads", c->n_head }, { "num_key_value_heads", c->n_head }, { "max_position_embeddings", c->n_positions } };
