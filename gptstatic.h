@@ -10160,8 +10160,8 @@ static gpts_status gptsi_llmc_open(gpts_file *file)
         int layered = k >= 2 && k <= 13;
         for (l = 0; l < (layered ? L : 1); l++) {
             gpts_file_tensor *t = &file->tensors[file->n_tensors++];
-            if (layered) snprintf(name, 48, "h.%lu.%s", (unsigned long)l, kinds[k].name);
-            else snprintf(name, 48, "%s", kinds[k].name);
+            if (layered) snprintf(name, 48, "h.%lu.%.19s", (unsigned long)l, kinds[k].name);
+            else snprintf(name, 48, "%.19s", kinds[k].name);
             t->name = name; t->name_bytes = strlen(name);
             name += t->name_bytes + 1;
             t->dtype = size == 4 ? GPTS_F32 : GPTS_BF16;
@@ -10274,7 +10274,7 @@ static void gptsi_writer_add(gptsi_writer *w, const char *prefix, const char *na
                              const void *data)
 {
     gpts_file_entry *e = &w->entries[w->n];
-    snprintf(w->names[w->n], sizeof w->names[0], "%s%s", prefix, name);
+    snprintf(w->names[w->n], sizeof w->names[0], "%.15s%.63s", prefix, name);
     e->name = w->names[w->n++];
     e->dtype = dtype;
     e->rank = rank;
