@@ -137,7 +137,8 @@ GPTS_API const char *gpts_status_text(gpts_status status);
 typedef void (*gpts_task)(void *arg, size_t index);
 
 /* Zero-initialised (or NULL where a pointer is taken): malloc, free, and OpenMP's
-   number of threads (1 without OpenMP).  `release` receives the size it was given. */
+   number of threads (1 without OpenMP).  `release` receives the size it was given.  No
+   object calls its hooks from two threads at once. */
 typedef struct gpts_hooks {
     void *context;
     void *(*allocate)(void *context, size_t bytes);
@@ -5424,7 +5425,8 @@ static void gptsi_fits_body(void *arg, size_t begin, size_t end, size_t worker)
 static gpts_status gptsi_fits_make(gptsi_fits *k, size_t n, char *error)
 {
     size_t i;
-    gptsi_parallel(&k->c->hooks, gptsi_workers(&k->c->hooks), n, gptsi_fits_body, k);
+    /* a fit allocates, and a user's allocator is called by one thread at a time */
+    gptsi_parallel(&k->c->hooks, k->c->hooks.allocate ? 1 : gptsi_workers(&k->c->hooks), n, gptsi_fits_body, k);
     for (i = 0; i < n; i++)
         if (!k->fit[k->order[i]].alpha) {
             memcpy(error, k->fit[k->order[i]].error, GPTS_ERROR_BYTES);
