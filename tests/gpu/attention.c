@@ -284,7 +284,7 @@ static void long_sequences(void)
 static void all_of_one_kind(void)
 {
     NEED_GPU;
-    static const char *kinds[] = { "LLL", "XXX", "NNN", "XN", "P", "PLP", "L", "X", "N" };
+    static const char *kinds[] = { "LLL", "XX" "X", "NNN", "XN", "P", "PLP", "L", "X", "N" };
     for (int i = 0; i < 9; i++)
         for (int type = 0; type < 3; type++) run_case((Case){ .kinds = kinds[i], .type = type, .D = 64, .B = 2, .T = 333, .S = 512, .W = 32, .R = 4 });
 }
