@@ -11,6 +11,7 @@
 #if defined(__unix__) || defined(__APPLE__)
 #define _POSIX_C_SOURCE 200809L
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 #include <time.h>
@@ -53,17 +54,27 @@ static void must(int condition, const char *what)
     abort();
 }
 
-/* Files read by path only. */
-static const char *as_file(const uint8_t *data, size_t size)
+/* Files read by path only: a folder of this process, in memory where there is /dev/shm. */
+static const char *in_folder(const char *name)
 {
-    static char path[100];
-    FILE *f;
+    static char path[4][160], folder[100];
+    static int next;
+    char *to = path[next++ & 3];
+    if (!folder[0]) {
 #if defined(__unix__) || defined(__APPLE__)
-    snprintf(path, sizeof path, "/tmp/gptstatic_fuzz_%ld", (long)getpid());
+        snprintf(folder, sizeof folder, "%s/gptstatic_fuzz_%ld", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", (long)getpid());
+        mkdir(folder, 0700);
 #else
-    snprintf(path, sizeof path, "gptstatic_fuzz.tmp");
+        snprintf(folder, sizeof folder, ".");
 #endif
-    f = fopen(path, "wb");
+    }
+    snprintf(to, sizeof path[0], "%s/%s", folder, name);
+    return to;
+}
+static const char *as_file(const char *name, const uint8_t *data, size_t size)
+{
+    const char *path = in_folder(name);
+    FILE *f = fopen(path, "wb");
     must(f && fwrite(data, 1, size, f) == size && !fclose(f), "cannot write the scratch file");
     return path;
 }
@@ -87,23 +98,30 @@ static void fuzz_safetensors(const uint8_t *data, size_t size)
     must(memory.blocks == 0, "leak");
 }
 
-static void fuzz_model(const uint8_t *data, size_t size)
+/* What loads must also run. */
+static void use_model(gpts_model *m, gpts_status status)
 {
     static const int32_t tokens[3] = { 0, 0, 0 };
-    gpts_hooks h = fuzz_hooks(size);
-    gpts_model m;
     gpts_batch batch;
-    memset(&m, 0, sizeof m); memset(&batch, 0, sizeof batch);
-    if (gpts_model_load_memory(&m, data, size, &h) != GPTS_OK) {
-        must(m.error[0] != 0, "no sentence");
-        must(!m.parameters && !m.layers, "a failed load leaves a model");
+    memset(&batch, 0, sizeof batch);
+    if (status != GPTS_OK) {
+        must(m->error[0] != 0, "no sentence");
+        must(!m->parameters && !m->layers, "a failed load leaves a model");
     } else {
         batch.tokens = tokens; batch.B = 1; batch.T = 3;
         memory.limit = (size_t)1 << 28;
-        (void)gpts_model_forward(&m, &batch, NULL, NULL);
+        (void)gpts_model_forward(m, &batch, NULL, NULL);
     }
-    gpts_model_free(&m);
+    gpts_model_free(m);
     must(memory.blocks == 0, "leak");
+}
+
+static void fuzz_model(const uint8_t *data, size_t size)
+{
+    gpts_hooks h = fuzz_hooks(size);
+    gpts_model m;
+    memset(&m, 0, sizeof m);
+    use_model(&m, gpts_model_load_memory(&m, data, size, &h));
 }
 
 static void fuzz_checkpoint(const uint8_t *data, size_t size)
@@ -112,10 +130,104 @@ static void fuzz_checkpoint(const uint8_t *data, size_t size)
     gpts_model m;
     gpts_trainer t;
     memset(&m, 0, sizeof m); memset(&t, 0, sizeof t);
-    if (gpts_checkpoint_load(&t, &m, as_file(data, size), &h) != GPTS_OK) must(t.error[0] != 0, "no sentence");
+    if (gpts_checkpoint_load(&t, &m, as_file("input", data, size), &h) != GPTS_OK) must(t.error[0] != 0, "no sentence");
     gpts_trainer_free(&t);
     gpts_model_free(&m);
     must(memory.blocks == 0, "leak");
+}
+
+static uint64_t number_at(const uint8_t *p) { return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24; }
+
+/* llm.c's files must be as long as their header says, which mutation alone hardly meets: the
+   bytes as they are, and again cut or repeated to the size that the first eight numbers ask for. */
+static void fuzz_llmc(const uint8_t *data, size_t size)
+{
+    enum { MOST = 1 << 16 };
+    static uint8_t file[MOST];
+    gpts_hooks h = fuzz_hooks(size);
+    gpts_model m;
+    double V, T, L, C, bytes;
+    size_t n = size, i;
+    memset(&m, 0, sizeof m);
+    use_model(&m, gpts_model_load(&m, as_file("input", data, size), &h));
+    if (size < 32) return;
+    T = (double)number_at(data + 8); L = (double)number_at(data + 16); C = (double)number_at(data + 24); V = (double)number_at(data + 28);
+    bytes = 1024 + (data[4] == 5 ? 2 : 4) * (C * (V + T + 2) + L * C * (12 * C + 13));
+    if (bytes > MOST) return;
+    n = (size_t)bytes;
+    for (i = 0; i < n; i++) file[i] = data[i < size ? i : size / 2 + i % (size - size / 2)];
+    file[0] = 0xC6; file[1] = 0xD7; file[2] = 0x34; file[3] = 0x01;                   /* 20240326 */
+    for (i = 5; i < 8; i++) file[i] = 0;
+    h = fuzz_hooks(n);
+    use_model(&m, gpts_model_load(&m, as_file("input", file, n), &h));
+}
+
+/* Two sound models under other people's names, and what stands beside them in their folder. */
+static const model_case guest =
+    { "fuzz_guest", 5, 6, 2, 2, 4, -1, GPTS_POSITION_LEARNED, GPTS_NORM_LAYER, GPTS_GELU_TANH, 1, 1,
+      1, 4, NONE, 0, 0,0,0,0,GPTS_RELU, {0,0,0},{0,0,0}, 0,0,0 };
+static char gpt2[160], llama[160];
+static void write_guests(void)
+{
+    gpts_config config = gpts_config_attention_only(2, 2, 4);
+    gpts_model m;
+    if (gpt2[0]) return;
+    snprintf(gpt2, sizeof gpt2, "%s", in_folder("model.safetensors"));
+    snprintf(llama, sizeof llama, "%s", in_folder("llama.safetensors"));
+    must(case_model(&m, &guest, NULL) == GPTS_OK && gpts_model_export(&m, gpt2, GPTS_F32) == GPTS_OK, m.error);
+    gpts_model_free(&m);
+    config.vocab_size = 5; config.n_positions = 6;
+    must(gpts_model_init(&m, &config, 1, NULL) == GPTS_OK && gpts_model_save_mapped(&m, llama, NULL, NULL) == GPTS_OK, m.error);
+    gpts_model_free(&m);
+}
+
+/* Settings, as config.json and as a map's; and the same bytes as an index of shards. */
+static void fuzz_config(const uint8_t *data, size_t size)
+{
+    gpts_hooks h = fuzz_hooks(size);
+    gpts_mapping mapping;
+    gpts_model m;
+    gpts_status status;
+    const char *path;
+    write_guests();
+    memset(&m, 0, sizeof m); memset(&mapping, 0, sizeof mapping);
+    path = as_file("config.json", data, size);
+    use_model(&m, gpts_model_load(&m, gpt2, &h));
+    mapping.config = path;
+    memory.limit = (4u << 20) + 64 * size;
+    status = gpts_model_load_mapped(&m, llama, &mapping, &h);
+    gpts_release(&h, mapping.table);
+    use_model(&m, status);
+    path = as_file("model.safetensors.index.json", data, size);
+    memory.limit = (4u << 20) + 64 * size;
+    use_model(&m, gpts_model_load(&m, path, &h));
+}
+
+/* A map of names, for reading and then for writing. */
+static void fuzz_map(const uint8_t *data, size_t size)
+{
+    static const int32_t tokens[4] = { 0, 1, 2, 3 };
+    const char *path = as_file("map.json", data, size), *file;
+    gpts_mapping mapping;
+    gpts_model m;
+    gpts_status status;
+    int k;
+    write_guests();
+    remove(in_folder("config.json"));
+    for (k = 0; k < 2; k++) {
+        gpts_hooks h = fuzz_hooks(size);
+        file = k ? gpt2 : llama;
+        memset(&m, 0, sizeof m); memset(&mapping, 0, sizeof mapping);
+        mapping.map = path;
+        mapping.n_head = 2;
+        if (size % 2) { mapping.tokens = tokens; mapping.n = 4; }
+        status = gpts_model_load_mapped(&m, file, &mapping, &h);
+        gpts_release(&h, mapping.table);
+        mapping.table = NULL;
+        if (status == GPTS_OK && gpts_model_save_mapped(&m, in_folder("back.safetensors"), file, &mapping) != GPTS_OK) must(m.error[0] != 0, "no sentence");
+        gpts_release(&h, mapping.table);
+        use_model(&m, status);
+    }
 }
 
 static void fuzz_approximator(const uint8_t *data, size_t size)
@@ -124,9 +236,9 @@ static void fuzz_approximator(const uint8_t *data, size_t size)
     gpts_approximator a;
     gpts_recording r;
     memset(&a, 0, sizeof a); memset(&r, 0, sizeof r);
-    if (gpts_approximator_load(&a, as_file(data, size), &h) != GPTS_OK) must(a.error[0] != 0, "no sentence");
+    if (gpts_approximator_load(&a, as_file("input", data, size), &h) != GPTS_OK) must(a.error[0] != 0, "no sentence");
     gpts_approximator_free(&a);
-    if (gpts_recording_load(&r, 0, as_file(data, size), &h) != GPTS_OK) must(r.error[0] != 0, "no sentence");
+    if (gpts_recording_load(&r, 0, as_file("input", data, size), &h) != GPTS_OK) must(r.error[0] != 0, "no sentence");
     gpts_recording_free(&r);
     must(memory.blocks == 0, "leak");
 }
@@ -136,7 +248,7 @@ static void fuzz_tokens(const uint8_t *data, size_t size)
     gpts_hooks h = fuzz_hooks(size);
     gpts_tokens t;
     memset(&t, 0, sizeof t);
-    if (gpts_tokens_load(&t, as_file(data, size), &h) != GPTS_OK) must(t.error[0] != 0, "no sentence");
+    if (gpts_tokens_load(&t, as_file("input", data, size), &h) != GPTS_OK) must(t.error[0] != 0, "no sentence");
     gpts_tokens_free(&t);
     must(memory.blocks == 0, "leak");
 }
@@ -212,6 +324,7 @@ static void all(const uint8_t *data, size_t size)
 {
     fuzz_safetensors(data, size); fuzz_model(data, size); fuzz_checkpoint(data, size);
     fuzz_approximator(data, size); fuzz_tokens(data, size); fuzz_tokenizer(data, size); fuzz_text(data, size);
+    fuzz_llmc(data, size); fuzz_config(data, size); fuzz_map(data, size);
 }
 
 static const model_case plain =
@@ -221,14 +334,15 @@ static const model_case fixed_heads =
     { "fuzz_static", 5, 6, 1, 4, 8, 0, GPTS_POSITION_ROPE, GPTS_NORM_LAYER, GPTS_GELU_TANH, 0, 1,
       1, 4, NONE, 0, 0,0,0,0,GPTS_RELU, {6,0,0},{1,0,0}, 6,2,0 };
 
-static void write_text(const char *folder, const char *name, const char *text)
+static void write_bytes(const char *folder, const char *name, const void *bytes, size_t n)
 {
     char path[300];
     FILE *f;
     snprintf(path, sizeof path, "%s/%s", folder, name);
     f = fopen(path, "wb");
-    must(f && fwrite(text, 1, strlen(text), f) == strlen(text) && !fclose(f), path);
+    must(f && fwrite(bytes, 1, n, f) == n && !fclose(f), path);
 }
+static void write_text(const char *folder, const char *name, const char *text) { write_bytes(folder, name, text, strlen(text)); }
 static int write_seeds(const char *folder)
 {
     static const char text[] = "the cat sat on the mat, the cat's hat is the cat's hat; \xc3\xa9\xff 123 1234\n\n  the end";
@@ -268,6 +382,49 @@ static int write_seeds(const char *folder)
     write_text(folder, "tiny.tiktoken", "IQ== 0\nIg== 1\nIw== 2\nJA== 3\n");
     write_text(folder, "wordpiece.json", "{\"version\":\"1.0\",\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"model\":{\"type\":\"WordPiece\","
                "\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100,\"vocab\":{\"[UNK]\":0,\"[EOS]\":1,\"the\":2,\"##s\":3}}}");
+    write_text(folder, "config.json", "{\"vocab_size\":5,\"n_positions\":6,\"n_ctx\":6,\"n_layer\":2,\"n_head\":2,\"n_embd\":4,\"n_inner\":null,\"activation_function\":\"gelu_new\","
+               "\"layer_norm_epsilon\":1e-05,\"tie_word_embeddings\":true,\"scale_attn_weights\":true,\"model_type\":\"gpt2\"}");
+    write_text(folder, "nanogpt.json", "{\"block_size\":6,\"n_head\":2,\"bias\":true,\"approx_activation\":\"relu\",\"position\":\"rope\",\"norm\":\"none\",\"rope_theta\":10000.0,\"add_cross_attention\":false}");
+    write_text(folder, "llama.json", "{\"vocab_size\":5,\"hidden_size\":4,\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":2,\"max_position_embeddings\":6,"
+               "\"rope_theta\":1e4,\"unscaled_scores\":true,\"position\":\"none\"}");
+    write_text(folder, "map.json", "{\"{*}layers.{i}.{*}q_proj.weight\":\"h.{i}.attn.q.weight [out,in]\",\"lm_head.weight\":\"lm_head.weight\","
+               "\"@config\":{\"num_attention_heads\":2,\"position\":\"none\"},\"@probe\":{\"tokens\":[1,2],\"ids\":[0,3],\"logits\":[0.25,-1.5]}}");
+    write_text(folder, "map2.json", "{\"model.{*}k_proj.weight\":null,\"{*}out_proj.weight\":null,\"transformer.h.{i}.mlp.c_fc.bias\":\"h.{i}.mlp.c_fc.bias\"}");
+    {   /* GPT-2's names as an index of shards that is a config too, and as a map */
+        static const char *const kinds[] = { "ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj", "ln_f" };
+        static char index[8000], map[8000];
+        size_t n, o;
+        int k, l, w;
+        n = (size_t)snprintf(index, sizeof index, "{\"n_head\":2,\"metadata\":{\"total_size\":800},\"weight_map\":{\"transformer.wte.weight\":\"model.safetensors\",\"transformer.wpe.weight\":\"model.safetensors\"");
+        o = (size_t)snprintf(map, sizeof map, "{\"transformer.wte.weight\":\"wte.weight\",\"transformer.wpe.weight\":\"wpe.weight\"");
+        for (k = 0; k < 7; k++)
+            for (w = 0; w < 2; w++) {
+                const char *part = w ? "bias" : "weight", *in = k < 6 ? "h.{i}." : "";
+                o += (size_t)snprintf(map + o, sizeof map - o, ",\"transformer.%s%s.%s\":\"%s%s.%s%s\"", in, kinds[k], part, in, kinds[k], part,
+                                      !w && (k == 1 || k == 2 || k == 4 || k == 5) ? " [in,out]" : "");
+                for (l = 0; l < (k < 6 ? 2 : 1); l++) {
+                    char layer[8] = "h.0.";
+                    layer[2] = (char)('0' + l);
+                    n += (size_t)snprintf(index + n, sizeof index - n, ",\"transformer.%s%s.%s\":\"model.safetensors\"", k < 6 ? layer : "", kinds[k], part);
+                }
+            }
+        strcat(index, "}}"); strcat(map, "}");
+        write_text(folder, "index.json", index);
+        write_text(folder, "gpt2map.json", map);
+    }
+    {   /* llm.c: 256 numbers, then the weights; and its tokens */
+        enum { C = 4, V = 5, T = 6, COUNT = C * (V + T + 2) + C * (12 * C + 13) };
+        static uint8_t file[1024 + 4 * COUNT];
+        const uint32_t head[8] = { 20240326, 3, T, V, 1, 2, C, V };
+        for (i = 0; i < 32; i++) file[i] = (uint8_t)(head[i / 4] >> (8 * (i % 4)));
+        for (i = 1024; i < (int)sizeof file; i++) file[i] = (uint8_t)(i % 2 ? 0x3D : i * 7);
+        write_bytes(folder, "llmc.bin", file, sizeof file);
+        file[4] = 5;
+        write_bytes(folder, "llmc_half.bin", file, 1024 + 2 * COUNT);
+        memset(file, 0, sizeof file);
+        file[0] = 0x88; file[1] = 0xD8; file[2] = 0x34; file[3] = 1; file[4] = 1; file[8] = 6;      /* 20240520, 1, 6 */
+        write_bytes(folder, "llmc_tokens.bin", file, 1024 + 12);
+    }
     write_text(folder, "text.txt", text);
     write_text(folder, "text2.txt", "It's  we'll\t\n \n x1234 \xe2\x80\x8b\xf0\x9f\x98\x80 ...!!!<|endoftext|>");
     return 0;

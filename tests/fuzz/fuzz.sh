@@ -3,7 +3,7 @@
 # stand-alone mutator.  Inputs that broke something are left in build/fuzz.
 TIME=${TIME:-60}
 out=build/fuzz; mkdir -p $out/seeds build/tests
-targets="safetensors model checkpoint approximator tokens tokenizer text"
+targets="safetensors model config map llmc checkpoint approximator tokens tokenizer text"
 [ -z "$1" ] || targets=$*
 flags="-std=c99 -g -O1 -I. -Wno-unused-function"
 CC=${CC:-cc}
