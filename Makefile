@@ -47,6 +47,9 @@ build/bench/%: tests/bench/%.c gptstatic.h
 fuzz: ## fuzzers for everything that reads bytes, TIME=60 seconds each
 	@TIME=$(TIME) sh tests/fuzz/fuzz.sh
 
+soak: ## train, freeze, save, load, generate under random kills, TIME=60 seconds
+	@TIME=$(TIME) CC="$(CC)" sh tests/soak.sh
+
 build/tests/%_double: tests/%.c $(wildcard tests/*.h) gptstatic.h
 	@mkdir -p $(@D)
 	$(CC) $(ALL) -DGPTS_REAL=double -o $@ $< -lm -pthread
@@ -119,4 +122,4 @@ gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitiz
 gpu-bench: build/libgptsgpu.so ## gpu.cu beside PyTorch's flash and cuDNN attention; needs a GPU and PyTorch
 	@$(PYTHON) tests/gpu/bench.py --errors --scaling
 
-.PHONY: help gpu gpu-test gpu-bench examples demo data test test-programs bench audit matrix sanitize fuzz
+.PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench audit matrix sanitize fuzz

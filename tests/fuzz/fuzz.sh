@@ -17,7 +17,7 @@ for t in $targets; do
     if [ -n "$fuzzer" ]; then
         mkdir -p $out/corpus_$t
         clang $flags -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DTARGET=fuzz_$t -o $out/fuzz_$t tests/fuzz/fuzz.c -lm || exit 1
-        $out/fuzz_$t -max_total_time=$TIME -timeout=1 -rss_limit_mb=1024 -max_len=8192 -dict=tests/fuzz/words.dict -artifact_prefix=$out/broke_${t}_ \
+        $out/fuzz_$t -max_total_time=$TIME -timeout=20 -rss_limit_mb=1024 -max_len=8192 -dict=tests/fuzz/words.dict -artifact_prefix=$out/broke_${t}_ \
             $out/corpus_$t $out/seeds >$out/log_$t 2>&1
     else
         $CC $flags -DSTANDALONE -DTARGET=fuzz_$t -o $out/fuzz_$t tests/fuzz/fuzz.c -lm || exit 1
