@@ -125,6 +125,37 @@ static void fit_by_masses_is_the_fit_of_the_matrix(void)
     }
 }
 
+/* (F3): the curvature's sums by Fourier's transform against plain products, both forms; a range that a transform
+   cannot hold goes by products.                                                                           */
+static void curvature_by_transforms_equals_products(void)
+{
+    static const size_t sizes[] = { 512, 513, 700, 1024, 1025 };
+    size_t k, form, i;
+    for (k = 0; k < sizeof sizes / sizeof *sizes; k++) for (form = 0; form < 2; form++) {
+        size_t S = sizes[k], W = form ? 40 : S, R = form ? 5 : 0;
+        double *mass = doubles(S), *t, *fast, *plain, error = 0, norm = 0;
+        gptsi_fit f;
+        for (i = 0; i < S; i++) mass[i] = 1;
+        t_status(gptsi_fit_init(&f, mass, mass, S, W, R, NULL, NULL), GPTS_OK);
+        t = doubles(f.n); fast = doubles(f.n); plain = doubles(f.n);
+        for (i = 0; i < f.n; i++) { f.x[i] = gpts_rng_normal(&rng) - (i >= S && i < S + W ? log((double)(i - S + 1)) : 0); t[i] = gpts_rng_normal(&rng); }
+        for (i = S + W + R; i < f.n; i++) f.x[i] -= 6;       /* tails that reach some hundred keys */
+        gptsi_fit_value(&f);
+        gptsi_fit_gradient(&f);
+        t_ok(f.smooth);
+        gptsi_fit_curvature(&f, fast, t);
+        f.smooth = 0;
+        gptsi_fit_curvature(&f, plain, t);
+        for (i = 0; i < f.n; i++) { error += (fast[i] - plain[i]) * (fast[i] - plain[i]); norm += plain[i] * plain[i]; }
+        t_close(sqrt(error / norm), 0, 1e-11);
+        for (i = 0; i < S; i++) f.x[i] *= 30;
+        gptsi_fit_value(&f);
+        gptsi_fit_gradient(&f);
+        t_ok(!f.smooth);
+        free(mass); free(t); free(fast); free(plain); gptsi_fit_free(&f, NULL);
+    }
+}
+
 /* (F3): gradient and curvature of the solver against central differences of the matrix's divergence,
    for the exact form and through the tail's parameters.                                             */
 static void gradient_and_curvature_equal_differences(void)
@@ -1028,6 +1059,7 @@ int main(int argc, char **argv)
     t_begin(argc, argv);
     T(fit_by_masses_is_the_fit_of_the_matrix);
     T(gradient_and_curvature_equal_differences);
+    T(curvature_by_transforms_equals_products);
     T(the_bound_is_never_too_small);
     T(a_pattern_of_the_family_is_found_again);
     T(the_gauge_is_canonical);
