@@ -1,0 +1,26 @@
+#!/bin/sh
+# The long runs of the README's GPU results, in one stretch on one card.  Usage: tests/gpu/headline.sh PART VOCAB.bpe [OUT]
+#   corpus   the Python sources and texts of this machine in sorted order of their paths, 160 MB, by the GPT-2 encoding
+#   large    124M parameters, 4096 tokens of context: one first half, then ordinary, 25 % exact, 25 % and 50 % linear, matched tokens
+#   small    30M parameters, 1024 tokens of context, three seeds, every control and selector
+# Before it: make gpu.
+set -e
+part=$1 vocab=$2 out=${3:-out/headline}
+text="--data $out/corpus.txt --tokenizer $vocab --validation 0.02"
+case $part in
+corpus)
+    mkdir -p "$out"
+    for folder in $(python3 -c 'import sys, sysconfig; print(sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))') /usr/share/doc; do
+        find -L "$folder" -type f \( -name '*.py' -o -name '*.rst' -o -name '*.txt' -o -name '*.md' \) 2>/dev/null
+    done | LC_ALL=C sort -u | tr '\n' '\0' | xargs -0 cat 2>/dev/null | head -c 160000000 > "$out/corpus.txt"
+    sha256sum "$out/corpus.txt"; wc -c "$out/corpus.txt" ;;
+large)
+    build/freeze_heads --gpu $text --out "$out/large" --json "$out/large.json" --layers 12 --heads 12 --width 768 --position rope --activation gelu \
+        --context 4096 --batch 16 --updates "${UPDATES:-600}" --lr 6e-4 --min-lr 6e-5 --beta2 0.95 --sequences 32 --eval-windows 128 \
+        --arms "${ARMS:-ordinary,exact25,linear25,linear50}" ;;
+small)
+    build/freeze_heads --gpu $text --out "$out/small" --json "$out/small.json" --layers 6 --heads 6 --width 384 --position rope --activation gelu \
+        --context 1024 --batch 64 --updates "${UPDATES:-400}" --lr 1e-3 --min-lr 1e-4 --beta2 0.95 --sequences 32 --eval-windows 256 --seeds 1337,1338,1339 \
+        --arms "${ARMS:-ordinary,order,linear25,exact25,prune25,taylor25,uniform25,random25,loss25,linear50}" ;;
+*)  sed -n '2,6p' "$0"; exit 1 ;;
+esac
