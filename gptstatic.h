@@ -269,7 +269,10 @@ typedef struct gpts_layer {
    gpu.cu brings another.  `x`, `y` ... are activations: gpts_real on the CPU, the
    device's own type elsewhere (activation_bytes each).  Parameters and gradients are
    gpts_real.  "=" outputs are overwritten, "+=" outputs are added to.
-   first, length [B] (or NULL: 0 and T) are each row's interval of real tokens.        */
+   first, length [B] (or NULL: 0 and T) are each row's interval of real tokens.
+   All memory that an operation is given lies on the device, but for the two ends of
+   upload and download.  A table may leave out (NULL) what is marked optional: the model
+   then composes it of the others.                                                     */
 
 typedef struct gpts_dropout { double rate; uint64_t seed, step; uint32_t layer, site; } gpts_dropout;
 
@@ -282,9 +285,14 @@ typedef struct gpts_cache {                   /* one layer of a session         
     gpts_real *window;                        /* [B,k,C] last inputs of a windowed approximator */
 } gpts_cache;
 
+typedef struct gpts_update { gpts_real *p, *g, *m, *v; size_t n; double decay; } gpts_update;  /* one tensor of (O2) */
+
 typedef struct gpts_ops {
     const char *name;                         /* "cpu", "cuda"                         */
     size_t activation_bytes;
+    int queued;                               /* operations run later; download waits for them */
+    /* a model moves in (+1) or is freed (-1); the last one takes the device along; optional */
+    void (*hold)(void *device, int change);
     gpts_status (*allocate)(void *device, size_t bytes, void **memory);
     void (*release)(void *device, void *memory);
     void (*upload)(void *device, void *to, const void *from, size_t bytes);
@@ -292,6 +300,10 @@ typedef struct gpts_ops {
     void (*copy)(void *device, void *to, const void *from, size_t bytes);      /* may overlap  */
     void (*zero)(void *device, void *memory, size_t bytes);
     gpts_status (*status)(void *device, char *error);         /* first failure since the last call */
+    /* a layer's heads are about to meet T positions: derive heads->plan, the device's own, where it
+       is not good for that; TOO_LONG where a pattern ends before.  forget: the patterns changed      */
+    gpts_status (*prepare)(void *device, gpts_heads *heads, size_t T, char *error);
+    void (*forget)(void *device, gpts_heads *heads);
 
     /* (E1) x[b,t,c] = wte[token,c] + wpe[t - first,c];  wpe may be NULL               */
     void (*embed_forward)(void *device, void *x, const int32_t *tokens, const int32_t *first,
@@ -302,6 +314,9 @@ typedef struct gpts_ops {
     /* (N1) y =; statistics [N,2] (mean, 1/deviation) =; bias may be NULL               */
     void (*norm_forward)(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w,
                          const gpts_real *bias, size_t N, size_t C, double epsilon);
+    /* optional: (D1) sum = a + b without dropout, then (N1) of it; sum may be a or b   */
+    void (*add_norm_forward)(void *device, void *sum, void *y, gpts_real *statistics, const void *a, const void *b,
+                             const gpts_real *w, const gpts_real *bias, size_t N, size_t C, double epsilon);
     /* (N2) dx +=, dw +=, dbias += (dw, dbias may be NULL)                              */
     void (*norm_backward)(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy,
                           const void *x, const gpts_real *w, const gpts_real *statistics, size_t N, size_t C);
@@ -314,6 +329,8 @@ typedef struct gpts_ops {
     /* (G1) (G2) y = g(x);  dx = dy g'(x), dx may be dy                                  */
     void (*activation_forward)(void *device, void *y, const void *x, size_t n, gpts_activation kind);
     void (*activation_backward)(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind);
+    /* optional, both at once: dx = dy g'(x), then x = g(x)                              */
+    void (*activation_exchange)(void *device, void *dx, const void *dy, void *x, size_t n, gpts_activation kind);
     /* (D1) y = a + mask b / (1 - rate), mask from the counter;  y may be a or b; a NULL: 0 */
     void (*add_forward)(void *device, void *y, const void *a, const void *b, size_t n, const gpts_dropout *drop);
     /* (D2) db = mask dy / (1 - rate); db may be dy                                      */
@@ -348,6 +365,9 @@ typedef struct gpts_ops {
     /* (O2) AdamW on one tensor with gradient gscale * g, then g = 0                       */
     void (*adamw)(void *device, gpts_real *p, gpts_real *g, gpts_real *m, gpts_real *v, size_t n,
                   double gscale, double rate, double decay, double beta1, double beta2, double epsilon, uint64_t step);
+    /* optional: (O2) on n tensors at once                                                 */
+    void (*adamw_all)(void *device, const gpts_update *tensors, size_t n, double gscale, double rate,
+                      double beta1, double beta2, double epsilon, uint64_t step);
 } gpts_ops;
 
 /* ---- the model ---------------------------------------------------------------------- */
@@ -362,6 +382,7 @@ typedef struct gpts_model {
     gpts_hooks hooks;
     const gpts_ops *ops;
     void *device;                             /* the ops' first argument                */
+    void *cpu;                                /* the CPU as a device; `device` at first */
     struct gpts_work *work;                   /* activations; grows with the batch      */
     uint32_t abi;
     char error[GPTS_ERROR_BYTES];
@@ -381,6 +402,10 @@ typedef struct gpts_batch {
 GPTS_API gpts_status gpts_model_init_checked(gpts_model *model, const gpts_config *config, uint64_t seed,
                                              const gpts_hooks *hooks, uint32_t abi);
 GPTS_API void gpts_model_free(gpts_model *model);
+
+/* The model's tensors go to another table of operations, and its work is done there from now on.
+   Its trainer follows at its next call; sessions are made afterwards.  Nothing changes on failure. */
+GPTS_API gpts_status gpts_model_move(gpts_model *model, const gpts_ops *ops, void *device);
 
 /* A named parameter, NULL if there is none. */
 GPTS_API gpts_tensor *gpts_model_tensor(const gpts_model *model, const char *name);
@@ -412,8 +437,11 @@ typedef struct gpts_trainer {
     gpts_model *model;
     gpts_train_options options;
     gpts_real *gradients, *moment1, *moment2; /* one block each, trainable tensors only  */
-    size_t n_trainable;                       /* values in each                          */
+    size_t n_trainable, n_block;              /* values in each, and with padding        */
     size_t *offset;                           /* [n_tensors] into the blocks; SIZE_MAX   */
+    const gpts_ops *ops; void *device;        /* where the blocks are                    */
+    double *pending; size_t n_pending;        /* on the device: loss sums to be fetched  */
+    gpts_update *updates;                     /* [n_tensors] the trainable ones, for (O2) */
     uint64_t step;                            /* updates done                            */
     uint64_t data_position;                   /* windows drawn: kept for the caller      */
     double loss_sum; uint64_t loss_count;     /* of what is accumulated                  */
@@ -2716,6 +2744,12 @@ static gpts_status gptsi_static_prepare(gpts_heads *heads, size_t T, const gpts_
     return GPTS_OK;
 }
 
+static gpts_status gptsi_cpu_prepare(void *device, gpts_heads *heads, size_t T, char *error)
+{
+    return gptsi_static_prepare(heads, T, &((gptsi_cpu *)device)->hooks, error);
+}
+static void gptsi_cpu_forget(void *device, gpts_heads *heads) { gptsi_static_discard(heads, &((gptsi_cpu *)device)->hooks); }
+
 /* The operands of the products below, in the worker's scratch. */
 typedef struct gptsi_static_work {
     const gptsi_kernels *kernels;
@@ -3272,7 +3306,8 @@ static void gptsi_cpu_attention_decode(void *device, const gpts_heads *heads, gp
 
 /* defined in @@TRAIN and @@SAMPLE */
 static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m);
-static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m);
+static gpts_status gptsi_trainer_follow(gpts_trainer *t);
+static void gptsi_trainer_release(gpts_trainer *t);
 static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch);
 static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
 static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
@@ -3280,10 +3315,12 @@ static void gptsi_step_upload(gpts_session *s, const int32_t *ids);
 /* Fills the CPU's table. */
 static const gpts_ops *gptsi_cpu_ops(gpts_ops *o)
 {
+    memset(o, 0, sizeof *o);
     o->name = "cpu"; o->activation_bytes = sizeof(gpts_real);
     o->allocate = gptsi_cpu_allocate; o->release = gptsi_cpu_release;
     o->upload = gptsi_cpu_upload; o->download = gptsi_cpu_download; o->copy = gptsi_cpu_copy;
     o->zero = gptsi_cpu_zero; o->status = gptsi_cpu_status;
+    o->prepare = gptsi_cpu_prepare; o->forget = gptsi_cpu_forget;
     o->embed_forward = gptsi_cpu_embed_forward; o->embed_backward = gptsi_cpu_embed_backward;
     o->norm_forward = gptsi_cpu_norm_forward; o->norm_backward = gptsi_cpu_norm_backward;
     o->linear_forward = gptsi_cpu_linear_forward;
@@ -3363,6 +3400,7 @@ typedef struct gpts_work {
     unsigned char *branch, *act;              /* [N,C] a sublayer's output, [N,max(F,h)]   */
     unsigned char *dx, *dbranch, *dnorm, *dheads, *dwide;   /* backward's own              */
     int32_t *tokens, *targets, *first, *length;             /* device copies               */
+    double *sum;                              /* of a batch's losses, on the device        */
     gpts_real *logits;                        /* a block of rows                           */
     size_t logits_rows;
     void *block;
@@ -3400,6 +3438,7 @@ static size_t gptsi_work_place(gpts_model *m, size_t B, size_t T, int keep, unsi
     w->targets = (int32_t *)(void *)gptsi_take(base, &at, N, sizeof(int32_t));
     w->first = (int32_t *)(void *)gptsi_take(base, &at, B, sizeof(int32_t));
     w->length = (int32_t *)(void *)gptsi_take(base, &at, B, sizeof(int32_t));
+    w->sum = (double *)(void *)gptsi_take(base, &at, 1, sizeof(double));
     w->x = gptsi_take(base, &at, N, C * a);
     w->norm = norm ? gptsi_take(base, &at, N, C * a) : w->x;
     w->statistics = (gpts_real *)(void *)gptsi_take(base, &at, N, 2 * r);
@@ -3575,7 +3614,7 @@ static void gptsi_layout_free(gpts_model *m)
 {
     size_t l;
     if (m->layers) for (l = 0; l < (size_t)m->config.n_layer; l++) {
-        gptsi_static_discard(&m->layers[l].heads, &m->hooks);
+        if (m->layers[l].heads.plan) m->ops->forget(m->device, &m->layers[l].heads);
         gptsi_delete(&m->hooks, m->layers[l].heads.kept);
     }
     gptsi_delete(&m->hooks, m->layers); gptsi_delete(&m->hooks, m->tensors);
@@ -3601,10 +3640,20 @@ static gpts_status gptsi_layout_describe(gpts_model *m, const gptsi_layer_shape 
     return GPTS_OK;
 }
 
+static void gptsi_layout_heads(gpts_model *m)              /* the heads find their patterns */
+{
+    size_t l;
+    for (l = 0; l < (size_t)m->config.n_layer; l++) {
+        gpts_heads *heads = &m->layers[l].heads;
+        heads->alpha = gptsi_weight(m, l, GPTS_P_ALPHA); heads->rho = gptsi_weight(m, l, GPTS_P_RHO);
+        heads->tail_coef = gptsi_weight(m, l, GPTS_P_TAIL_COEF); heads->tail_decay = gptsi_weight(m, l, GPTS_P_TAIL_DECAY);
+    }
+}
+
 /* layers, tensors and parameters, all zero */
 static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *shapes)
 {
-    size_t L = (size_t)m->config.n_layer, l, i, total = 0;
+    size_t i, total = 0;
     void *block = NULL;
     GPTSI_TRY(gptsi_layout_describe(m, shapes));
     for (i = 0; i < m->n_tensors; i++) total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
@@ -3620,11 +3669,7 @@ static gpts_status gptsi_layout_make(gpts_model *m, const gptsi_layer_shape *sha
         if (t->kind >= GPTS_P_ALPHA && t->kind <= GPTS_P_TAIL_DECAY) t->trainable = shapes ? shapes[t->layer].train_patterns : 0;
         if (t->kind >= GPTS_P_APPROX_FC_W && t->kind <= GPTS_P_APPROX_PROJ_B) t->trainable = shapes ? shapes[t->layer].train_approximator : 0;
     }
-    for (l = 0; l < L; l++) {
-        gpts_heads *heads = &m->layers[l].heads;
-        heads->alpha = gptsi_weight(m, l, GPTS_P_ALPHA); heads->rho = gptsi_weight(m, l, GPTS_P_RHO);
-        heads->tail_coef = gptsi_weight(m, l, GPTS_P_TAIL_COEF); heads->tail_decay = gptsi_weight(m, l, GPTS_P_TAIL_DECAY);
-    }
+    gptsi_layout_heads(m);
     return GPTS_OK;
 }
 
@@ -3641,7 +3686,7 @@ static gpts_status gptsi_model_build(gpts_model *m, const gpts_config *config, c
     m->abi = GPTS_ABI;
     cpu = GPTSI_NEW(&m->hooks, gptsi_cpu, 1);
     if (!cpu) return gptsi_no_memory(m->error, "the model", 1, sizeof *cpu);
-    m->device = cpu;
+    m->device = m->cpu = cpu;
     status = gptsi_cpu_init(cpu, &m->hooks, m->error);
     m->ops = gptsi_cpu_ops(&cpu->ops);
     if (status == GPTS_OK) status = gptsi_layout_make(m, shapes);
@@ -3662,10 +3707,55 @@ GPTS_API void gpts_model_free(gpts_model *m)
     gpts_hooks hooks;
     if (!m) return;
     hooks = m->hooks;
-    if (m->ops) { gptsi_work_free(m); gptsi_layout_free(m); }
-    if (m->device && m->ops == &((gptsi_cpu *)m->device)->ops) { gptsi_cpu_free((gptsi_cpu *)m->device); gptsi_delete(&hooks, m->device); }
-    gptsi_delete(&hooks, m->work);
+    if (m->ops) {
+        gptsi_work_free(m); gptsi_layout_free(m);
+        if (m->ops->hold) m->ops->hold(m->device, -1);
+    }
+    if (m->cpu) gptsi_cpu_free((gptsi_cpu *)m->cpu);
+    gptsi_delete(&hooks, m->cpu); gptsi_delete(&hooks, m->work);
     memset(m, 0, sizeof *m);
+}
+
+/* n values from one device's memory to another's, through a few on the host */
+static void gptsi_transfer(const gpts_ops *to_ops, void *to_device, gpts_real *to, const gpts_ops *ops, void *device, const gpts_real *from,
+                           size_t n, gpts_real *buffer, size_t room)
+{
+    size_t at, count;
+    for (at = 0; at < n; at += count) {
+        count = gptsi_min(room, n - at);
+        ops->download(device, buffer, from + at, count * sizeof *buffer);
+        to_ops->upload(to_device, to + at, buffer, count * sizeof *buffer);
+    }
+}
+enum { GPTSI_TRANSFER = 1 << 20 };
+
+GPTS_API gpts_status gpts_model_move(gpts_model *m, const gpts_ops *ops, void *device)
+{
+    size_t n = 0, i, l;
+    void *memory = NULL;
+    gpts_real *buffer, *old = m->parameters;
+    gpts_status status;
+    if (ops == m->ops && device == m->device) return GPTS_OK;
+    for (i = 0; i < m->n_tensors; i++) n = gptsi_add(n, gptsi_padded(m->tensors[i].size));
+    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER))) return gptsi_no_memory(m->error, "moving the model", GPTSI_TRANSFER, sizeof *buffer);
+    if (ops->allocate(device, n * sizeof *old, &memory) != GPTS_OK) {
+        gptsi_delete(&m->hooks, buffer);
+        ops->status(device, NULL);
+        return gptsi_no_memory(m->error, "the parameters on the device", n, sizeof *old);
+    }
+    gptsi_transfer(ops, device, (gpts_real *)memory, m->ops, m->device, old, n, buffer, GPTSI_TRANSFER);
+    gptsi_delete(&m->hooks, buffer);
+    status = ops->status(device, m->error);
+    if (status != GPTS_OK) { ops->release(device, memory); return status; }
+    gptsi_work_free(m);
+    for (l = 0; l < (size_t)m->config.n_layer; l++) m->ops->forget(m->device, &m->layers[l].heads);
+    m->ops->release(m->device, old);
+    if (ops->hold) ops->hold(device, 1);
+    if (m->ops->hold) m->ops->hold(m->device, -1);
+    m->ops = ops; m->device = device; m->parameters = (gpts_real *)memory;
+    for (i = 0; i < m->n_tensors; i++) m->tensors[i].data = m->parameters + (m->tensors[i].data - old);
+    gptsi_layout_heads(m);
+    return GPTS_OK;
 }
 
 /* Element e of tensor number i is start * normal(seed, i, e): no order, no state. */
@@ -3787,6 +3877,22 @@ static void gptsi_carry_over(const gpts_layer *new_layer, const gpts_tensor *t, 
     } else if (t->rows == o->rows && t->columns == o->columns) memcpy(to, from, t->size * sizeof *to);
 }
 
+/* the same where the values lie on m's device: whole tensors are copied there, parts go by way of the host */
+static gpts_status gptsi_carry_over_there(gpts_model *m, const gpts_layer *new_layer, const gpts_tensor *t, gpts_real *to,
+                                          const gpts_layer *old_layer, const gpts_tensor *o, const gpts_real *from)
+{
+    gpts_real *host;
+    int whole = t->rows == o->rows && t->columns == o->columns && !(t->kind >= GPTS_P_ATTN_W && t->kind <= GPTS_P_TAIL_DECAY);
+    if (!m->ops->queued) { gptsi_carry_over(new_layer, t, to, old_layer, o, from); return GPTS_OK; }
+    if (whole) { m->ops->copy(m->device, to, from, t->size * sizeof *to); return GPTS_OK; }
+    if (!(host = GPTSI_NEW(&m->hooks, gpts_real, gptsi_add(t->size, o->size)))) return gptsi_no_memory(m->error, t->name, gptsi_add(t->size, o->size), sizeof *host);
+    m->ops->download(m->device, host + t->size, from, o->size * sizeof *host);
+    gptsi_carry_over(new_layer, t, host, old_layer, o, host + t->size);
+    m->ops->upload(m->device, to, host, t->size * sizeof *host);
+    gptsi_delete(&m->hooks, host);
+    return GPTS_OK;
+}
+
 /* The model, and its trainer if given, get the shapes; on failure nothing has changed. */
 static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, const gptsi_layer_shape *shapes)
 {
@@ -3796,31 +3902,31 @@ static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, con
     size_t i;
     next.layers = NULL; next.tensors = NULL; next.parameters = NULL; next.n_tensors = next.n_parameters = 0;
     memset(&moved, 0, sizeof moved);
+    if (trainer) GPTSI_TRY(gptsi_trainer_follow(trainer));
     status = gptsi_layout_make(&next, shapes);
     if (status == GPTS_OK && trainer) {
         moved = *trainer;
-        moved.gradients = moved.moment1 = moved.moment2 = NULL; moved.offset = NULL; moved.n_trainable = 0;
         status = gptsi_trainer_blocks(&moved, &next);
     }
-    if (status != GPTS_OK) {
-        memcpy(m->error, next.error, sizeof m->error);
-        if (trainer) { gptsi_trainer_release(&moved, &next); memcpy(trainer->error, m->error, sizeof trainer->error); }
-        gptsi_layout_free(&next);
-        return status;
-    }
-    for (i = 0; i < next.n_tensors; i++) {
+    for (i = 0; i < next.n_tensors && status == GPTS_OK; i++) {
         gpts_tensor *t = &next.tensors[i];
         const gpts_tensor *o = gpts_model_tensor(m, t->name);
         const gpts_layer *a = t->layer < 0 ? NULL : &next.layers[t->layer], *b = t->layer < 0 ? NULL : &m->layers[t->layer];
         size_t old = o ? (size_t)(o - m->tensors) : 0;
         if (!o) continue;
-        gptsi_carry_over(a, t, t->data, b, o, o->data);
-        if (trainer && moved.offset[i] != SIZE_MAX && trainer->offset[old] != SIZE_MAX) {
-            gptsi_carry_over(a, t, moved.moment1 + moved.offset[i], b, o, trainer->moment1 + trainer->offset[old]);
-            gptsi_carry_over(a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
+        status = gptsi_carry_over_there(&next, a, t, t->data, b, o, o->data);
+        if (status == GPTS_OK && trainer && moved.offset[i] != SIZE_MAX && trainer->offset[old] != SIZE_MAX) {
+            status = gptsi_carry_over_there(&next, a, t, moved.moment1 + moved.offset[i], b, o, trainer->moment1 + trainer->offset[old]);
+            if (status == GPTS_OK) status = gptsi_carry_over_there(&next, a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
         }
     }
-    if (trainer) { gptsi_trainer_release(trainer, m); *trainer = moved; trainer->model = m; }
+    if (status != GPTS_OK) {
+        memcpy(m->error, next.error, sizeof m->error);
+        if (trainer) { gptsi_trainer_release(&moved); memcpy(trainer->error, m->error, sizeof trainer->error); }
+        gptsi_layout_free(&next);
+        return status;
+    }
+    if (trainer) { gptsi_trainer_release(trainer); *trainer = moved; trainer->model = m; }
     gptsi_work_free(m);
     gptsi_layout_free(m);
     m->layers = next.layers; m->tensors = next.tensors; m->parameters = next.parameters;
@@ -3902,10 +4008,11 @@ static gpts_status gptsi_batch_check(gpts_model *m, const gpts_batch *batch)
         return gptsi_fail(m->error, GPTS_TOO_LONG, "%llu positions asked for, but the model has %lld learned ones",
                           (unsigned long long)reach, (long long)m->config.n_positions);
     for (l = 0; l < (size_t)m->config.n_layer; l++)
-        if (m->layers[l].heads.n) GPTSI_TRY(gptsi_static_prepare(&m->layers[l].heads, longest, &m->hooks, m->error));
+        if (m->layers[l].heads.K) GPTSI_TRY(m->ops->prepare(m->device, &m->layers[l].heads, longest, m->error));
     return GPTS_OK;
 }
 
+/* nothing where there is no norm: the buffers are one then */
 static void gptsi_norm_or_alias(gpts_model *m, void *y, gpts_real *statistics, const void *x, const gpts_tensor *w, const gpts_tensor *bias, size_t N)
 {
     if (w) m->ops->norm_forward(m->device, y, statistics, x, w->data, bias ? bias->data : NULL, N, (size_t)m->config.n_embd, m->config.layer_norm_epsilon);
@@ -3919,7 +4026,38 @@ static gpts_tensor *gptsi_output_matrix(const gpts_model *m)
     return m->config.tie_word_embeddings ? &m->tensors[0] : &m->tensors[m->n_tensors - 1];
 }
 
-/* one layer's attention sublayer: w->branch = what is added to the residual */
+/* A norm to be taken of the residual stream: y =, statistics =; w NULL: none (y is the stream itself). */
+typedef struct gptsi_norm { void *y; gpts_real *statistics; const gpts_tensor *w, *bias; } gptsi_norm;
+static gptsi_norm gptsi_norm_at(gpts_model *m, size_t l, int second)      /* of layer l: ln_1 or ln_2; past the last one: ln_f */
+{
+    gpts_work *w = m->work;
+    gptsi_norm norm;
+    memset(&norm, 0, sizeof norm);
+    if (l == (size_t)m->config.n_layer) {
+        norm.y = w->norm; norm.statistics = w->statistics;
+        norm.w = gptsi_final_norm(m, 0); norm.bias = gptsi_final_norm(m, 1);
+        return norm;
+    }
+    norm.y = second ? w->layers[l].norm2 : w->layers[l].norm1;
+    norm.statistics = second ? w->layers[l].statistics2 : w->layers[l].statistics1;
+    norm.w = gptsi_layer_tensor(m, l, second ? GPTS_P_LN_2_W : GPTS_P_LN_1_W);
+    norm.bias = gptsi_layer_tensor(m, l, second ? GPTS_P_LN_2_B : GPTS_P_LN_1_B);
+    return norm;
+}
+/* sum = x + branch, dropped out; then the norm that follows */
+static void gptsi_residual_forward(gpts_model *m, void *sum, const void *x, size_t N, const gpts_dropout *drop, const gptsi_norm *norm)
+{
+    size_t C = (size_t)m->config.n_embd;
+    if (norm->w && m->ops->add_norm_forward && !(drop->rate > 0))
+        m->ops->add_norm_forward(m->device, sum, norm->y, norm->statistics, x, m->work->branch, norm->w->data, norm->bias ? norm->bias->data : NULL,
+                                 N, C, m->config.layer_norm_epsilon);
+    else {
+        m->ops->add_forward(m->device, sum, x, m->work->branch, N * C, drop);
+        gptsi_norm_or_alias(m, norm->y, norm->statistics, sum, norm->w, norm->bias, N);
+    }
+}
+
+/* one layer's attention sublayer after its norm: w->branch = what is added to the residual */
 static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *batch, const gptsi_run *run)
 {
     const gpts_ops *op = m->ops;
@@ -3928,7 +4066,6 @@ static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *ba
     gpts_layer *layer = &m->layers[l];
     size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, D = layer->heads.D, K = layer->heads.K, U = layer->heads.U;
     const int32_t *first = batch->first ? w->first : NULL, *length = batch->length ? w->length : NULL;
-    gptsi_norm_or_alias(m, y->norm1, y->statistics1, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W), gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), N);
     if (layer->hidden) {                                                                             /* (Q1) */
         if (layer->window > 1 && run->step) gptsi_session_shift_window(run->session, l, y->window, y->norm1, run->step);
         else if (layer->window > 1) op->window_forward(m->device, y->window, y->norm1, first, batch->B, batch->T, C, layer->window);
@@ -3950,6 +4087,7 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
     const gpts_ops *op = m->ops;
     size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), N = gptsi_mul(batch->B, batch->T), l;
     gpts_work *w = m->work;
+    gptsi_norm norm;
     gpts_dropout drop;
     unsigned char *x;
     if (!run->step) GPTSI_TRY(gptsi_batch_check(m, batch));
@@ -3961,22 +4099,24 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
                       m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : NULL, batch->B, batch->T, C);
     drop = gptsi_drop(&run->drop, L, GPTSI_SITE_EMBEDDING);
     if (drop.rate > 0) op->add_forward(m->device, x, NULL, x, N * C, &drop);
+    norm = gptsi_norm_at(m, 0, 0);
+    gptsi_norm_or_alias(m, norm.y, norm.statistics, x, norm.w, norm.bias, N);
     for (l = 0; l < L; l++) {
         gptsi_layer_work *y = &w->layers[l];
         unsigned char *out = l + 1 < L ? w->layers[l + 1].x : w->x, *middle = F ? y->middle : out;
         gptsi_sublayer_forward(m, l, batch, run);
         if (l == run->stop) return op->status(m->device, m->error);
         drop = gptsi_drop(&run->drop, l, GPTSI_SITE_ATTENTION);
-        op->add_forward(m->device, middle, y->x, w->branch, N * C, &drop);
+        norm = gptsi_norm_at(m, F ? l : l + 1, F > 0);
+        gptsi_residual_forward(m, middle, y->x, N, &drop, &norm);
         if (!F) continue;
-        gptsi_norm_or_alias(m, y->norm2, y->statistics2, middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), N);
         op->linear_forward(m->device, y->inner, y->norm2, gptsi_weight(m, l, GPTS_P_MLP_FC_W), gptsi_weight(m, l, GPTS_P_MLP_FC_B), N, C, F);
         op->activation_forward(m->device, w->act, y->inner, N * F, m->config.activation);
         op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_MLP_PROJ_W), gptsi_weight(m, l, GPTS_P_MLP_PROJ_B), N, F, C);
         drop = gptsi_drop(&run->drop, l, GPTSI_SITE_MLP);
-        op->add_forward(m->device, out, middle, w->branch, N * C, &drop);
+        norm = gptsi_norm_at(m, l + 1, 0);
+        gptsi_residual_forward(m, out, middle, N, &drop, &norm);
     }
-    gptsi_norm_or_alias(m, w->norm, w->statistics, w->x, gptsi_final_norm(m, 0), gptsi_final_norm(m, 1), N);
     return op->status(m->device, m->error);
 }
 
@@ -4010,23 +4150,44 @@ GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, 
     if (loss) {
         uint64_t count = gptsi_count_targets(batch);
         double sum = 0;
-        if (count) m->ops->loss(m->device, &sum, NULL, NULL, w->norm, out->data, w->targets, N, C, V);                 /* (X2) */
+        if (count) {
+            m->ops->loss(m->device, w->sum, NULL, NULL, w->norm, out->data, w->targets, N, C, V);                      /* (X2) */
+            m->ops->download(m->device, &sum, w->sum, sizeof sum);
+        }
         *loss = count ? sum / (double)count : 0;
     }
     return m->ops->status(m->device, m->error);
 }
 
+/* n activations from wherever they are, in whatever they are: reals, or bfloat16 */
+static gpts_status gptsi_activations_read(gpts_model *m, gpts_real *to, const void *from, size_t n)
+{
+    unsigned char *raw;
+    size_t i;
+    if (m->ops->activation_bytes == sizeof *to) { m->ops->download(m->device, to, from, n * sizeof *to); return GPTS_OK; }
+    if (!(raw = GPTSI_NEW(&m->hooks, unsigned char, gptsi_mul(n, 2)))) return gptsi_no_memory(m->error, "activations", n, 2);
+    m->ops->download(m->device, raw, from, n * 2);
+    for (i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)raw[2 * i] << 16 | (uint32_t)raw[2 * i + 1] << 24;
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        to[i] = (gpts_real)x;
+    }
+    gptsi_delete(&m->hooks, raw);
+    return GPTS_OK;
+}
+
 GPTS_API gpts_status gpts_model_record(gpts_model *m, const gpts_batch *batch, size_t layer, gpts_real *x, gpts_real *y)
 {
     gptsi_run run;
-    size_t n = gptsi_mul(batch->B, gptsi_mul(batch->T, (size_t)m->config.n_embd)) * m->ops->activation_bytes;
+    size_t n = gptsi_mul(batch->B, gptsi_mul(batch->T, (size_t)m->config.n_embd));
     memset(&run, 0, sizeof run);
     run.stop = layer;
     if (layer >= (size_t)m->config.n_layer)
         return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "layer %llu of a model with %lld layers (counted from 0)", (unsigned long long)layer, (long long)m->config.n_layer);
     GPTSI_TRY(gptsi_forward(m, batch, &run));
-    m->ops->download(m->device, x, m->work->layers[layer].norm1, n);
-    m->ops->download(m->device, y, m->work->branch, n);
+    GPTSI_TRY(gptsi_activations_read(m, x, m->work->layers[layer].norm1, n));
+    GPTSI_TRY(gptsi_activations_read(m, y, m->work->branch, n));
     return m->ops->status(m->device, m->error);
 }
 
@@ -4063,6 +4224,26 @@ static const void *gptsi_branch_gradient(const gptsi_back *k, size_t l, uint32_t
     return w->dbranch;
 }
 
+/* forward was: branch = c_proj(g(inner)), [N,in] -> [N,C]; dinner =, the projection's gradients +=.  inner is not needed after this. */
+static void gptsi_activated_backward(const gptsi_back *k, size_t l, void *dinner, const void *dbranch, void *inner, size_t in,
+                                     gpts_parameter projection, gpts_activation kind)
+{
+    gpts_model *m = k->m;
+    const gpts_ops *op = m->ops;
+    size_t N = k->batch->B * k->batch->T, C = (size_t)m->config.n_embd;
+    gpts_real *dw = gptsi_layer_gradient(k, l, projection), *dbias = gptsi_layer_gradient(k, l, (gpts_parameter)(projection + 1));
+    const gpts_real *weight = gptsi_weight(m, l, projection);
+    if (op->activation_exchange) {
+        op->linear_backward(m->device, dinner, NULL, NULL, dbranch, inner, weight, N, in, C);
+        op->activation_exchange(m->device, dinner, dinner, inner, N * in, kind);
+        if (dw || dbias) op->linear_backward(m->device, NULL, dw, dbias, dbranch, inner, weight, N, in, C);
+    } else {
+        op->activation_forward(m->device, m->work->act, inner, N * in, kind);
+        op->linear_backward(m->device, dinner, dw, dbias, dbranch, m->work->act, weight, N, in, C);
+        op->activation_backward(m->device, dinner, dinner, inner, N * in, kind);
+    }
+}
+
 static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
 {
     gpts_model *m = k->m;
@@ -4077,10 +4258,7 @@ static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
     if (layer->hidden) {
         size_t kC = layer->window * C;
         /* forward was: branch = c_proj(g(c_fc(window(norm1))))                              (Q1) */
-        op->activation_forward(m->device, w->act, y->hidden, N * layer->hidden, m->config.approx_activation);
-        op->linear_backward(m->device, w->dheads, gptsi_layer_gradient(k, l, GPTS_P_APPROX_PROJ_W), gptsi_layer_gradient(k, l, GPTS_P_APPROX_PROJ_B),
-                            dbranch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W), N, layer->hidden, C);
-        op->activation_backward(m->device, w->dheads, w->dheads, y->hidden, N * layer->hidden, m->config.approx_activation);
+        gptsi_activated_backward(k, l, w->dheads, dbranch, y->hidden, layer->hidden, GPTS_P_APPROX_PROJ_W, m->config.approx_activation);
         op->linear_backward(m->device, layer->window > 1 ? w->dwide : w->dnorm, gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_W),
                             gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_B), w->dheads, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), N, kC, layer->hidden);
         if (layer->window > 1) {
@@ -4100,32 +4278,28 @@ static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
     gptsi_norm_or_add_backward(k, w->dx, w->dnorm, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W), gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), y->statistics1);
 }
 
-/* after gptsi_forward with keep: adds the gradients of the sum of losses, returns the sum */
-static double gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi_run *run)
+/* after gptsi_forward with keep: adds the gradients of the sum of losses; the sum itself to *sum, on the device */
+static void gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi_run *run, double *sum)
 {
     gpts_model *m = t->model;
     const gpts_ops *op = m->ops;
     gpts_work *w = m->work;
     size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), V = (size_t)m->config.vocab_size, L = (size_t)m->config.n_layer, l;
     const gpts_tensor *out = gptsi_output_matrix(m), *norm = gptsi_final_norm(m, 0);
-    double sum = 0;
     gptsi_back k;
     gpts_dropout drop;
     k.m = m; k.t = t; k.batch = batch; k.run = run;
     if (norm) {
-        op->loss(m->device, &sum, w->dnorm, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);      /* (X3) */
+        op->loss(m->device, sum, w->dnorm, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);      /* (X3) */
         op->zero(m->device, w->dx, N * C * op->activation_bytes);
         gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, w->x, norm, gptsi_final_norm(m, 1), w->statistics);
-    } else op->loss(m->device, &sum, w->dx, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);
+    } else op->loss(m->device, sum, w->dx, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);
     for (l = L; l-- > 0;) {
         gptsi_layer_work *y = &w->layers[l];
         if (F) {
             /* forward was: branch = c_proj(g(c_fc(norm2)))                                   (L1) (G1) */
             const void *dbranch = gptsi_branch_gradient(&k, l, GPTSI_SITE_MLP);
-            op->activation_forward(m->device, w->act, y->inner, N * F, m->config.activation);
-            op->linear_backward(m->device, w->dwide, gptsi_layer_gradient(&k, l, GPTS_P_MLP_PROJ_W), gptsi_layer_gradient(&k, l, GPTS_P_MLP_PROJ_B),
-                                dbranch, w->act, gptsi_weight(m, l, GPTS_P_MLP_PROJ_W), N, F, C);
-            op->activation_backward(m->device, w->dwide, w->dwide, y->inner, N * F, m->config.activation);
+            gptsi_activated_backward(&k, l, w->dwide, dbranch, y->inner, F, GPTS_P_MLP_PROJ_W, m->config.activation);
             op->linear_backward(m->device, w->dnorm, gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_W), gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_B),
                                 w->dwide, y->norm2, gptsi_weight(m, l, GPTS_P_MLP_FC_W), N, C, F);
             gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, y->middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), y->statistics2);
@@ -4136,7 +4310,6 @@ static double gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gpt
     if (drop.rate > 0) op->add_backward(m->device, w->dx, w->dx, N * C, &drop);
     op->embed_backward(m->device, gpts_trainer_gradient(t, &m->tensors[0]), m->config.position == GPTS_POSITION_LEARNED ? gpts_trainer_gradient(t, &m->tensors[1]) : NULL,
                        w->tokens, batch->first ? w->first : NULL, w->dx, batch->B, batch->T, C, V);
-    return sum;
 }
 
 /* ==============================================================================
@@ -4152,37 +4325,81 @@ GPTS_API gpts_train_options gpts_train_options_default(void)
     return o;
 }
 
-static void gptsi_trainer_release(gpts_trainer *t, gpts_model *m)
+enum { GPTSI_PENDING = 64 };
+
+static void gptsi_trainer_release(gpts_trainer *t)
 {
-    if (t->gradients) m->ops->release(m->device, t->gradients);
-    if (t->moment1) m->ops->release(m->device, t->moment1);
-    if (t->moment2) m->ops->release(m->device, t->moment2);
-    gptsi_delete(&m->hooks, t->offset);
-    t->gradients = t->moment1 = t->moment2 = NULL; t->offset = NULL; t->n_trainable = 0;
+    if (t->gradients) t->ops->release(t->device, t->gradients);
+    if (t->moment1) t->ops->release(t->device, t->moment1);
+    if (t->moment2) t->ops->release(t->device, t->moment2);
+    if (t->pending) t->ops->release(t->device, t->pending);
+    if (t->ops && t->ops->hold) t->ops->hold(t->device, -1);
+    if (t->model) gptsi_delete(&t->model->hooks, t->offset);
+    t->gradients = t->moment1 = t->moment2 = NULL; t->pending = NULL; t->offset = NULL; t->updates = NULL; t->ops = NULL;
+    t->n_trainable = t->n_block = 0;
 }
 
-/* gradients and moments, zero, for the trainable tensors of m's layout */
+/* t gets blocks of its own where m is: gradients and moments, zero, for m's trainable tensors */
 static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m)
 {
     gpts_real **block[3];
+    void *memory = NULL;
     size_t i, total = 0;
+    t->gradients = t->moment1 = t->moment2 = NULL; t->pending = NULL; t->updates = NULL; t->n_trainable = 0;
+    t->ops = m->ops; t->device = m->device;
+    if (t->ops->hold) t->ops->hold(t->device, 1);
     block[0] = &t->gradients; block[1] = &t->moment1; block[2] = &t->moment2;
-    t->offset = GPTSI_NEW(&m->hooks, size_t, m->n_tensors);
-    if (!t->offset) return gptsi_no_memory(m->error, "the trainer", m->n_tensors, sizeof *t->offset);
-    for (i = 0, t->n_trainable = 0; i < m->n_tensors; i++) {
+    t->offset = (size_t *)gptsi_new(&m->hooks, m->n_tensors, sizeof(size_t) + sizeof(gpts_update));
+    if (!t->offset) return gptsi_no_memory(m->error, "the trainer", m->n_tensors, sizeof(size_t) + sizeof(gpts_update));
+    t->updates = (gpts_update *)(void *)(t->offset + m->n_tensors);
+    for (i = 0; i < m->n_tensors; i++) {
         t->offset[i] = m->tensors[i].trainable ? total : SIZE_MAX;
         if (!m->tensors[i].trainable) continue;
         total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
         t->n_trainable += m->tensors[i].size;
     }
+    t->n_block = total;
     for (i = 0; i < 3; i++) {
-        void *memory = NULL;
         if (gptsi_mul(total, sizeof(gpts_real)) == SIZE_MAX || m->ops->allocate(m->device, total * sizeof(gpts_real), &memory) != GPTS_OK)
             return gptsi_no_memory(m->error, "gradients and moments", total, sizeof(gpts_real));
         *block[i] = (gpts_real *)memory;
         m->ops->zero(m->device, memory, total * sizeof(gpts_real));
     }
+    if (m->ops->allocate(m->device, GPTSI_PENDING * sizeof(double), &memory) != GPTS_OK) return gptsi_no_memory(m->error, "the trainer", GPTSI_PENDING, sizeof(double));
+    t->pending = (double *)memory;
     return GPTS_OK;
+}
+
+/* the blocks are where the model is, though it moved */
+static gpts_status gptsi_trainer_follow(gpts_trainer *t)
+{
+    gpts_model *m = t->model;
+    gpts_trainer moved = *t;
+    gpts_real *buffer;
+    gpts_status status;
+    if (t->ops == m->ops && t->device == m->device) return GPTS_OK;
+    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER))) status = gptsi_no_memory(m->error, "moving the trainer", GPTSI_TRANSFER, sizeof *buffer);
+    else status = gptsi_trainer_blocks(&moved, m);
+    if (status == GPTS_OK) {
+        gptsi_transfer(m->ops, m->device, moved.gradients, t->ops, t->device, t->gradients, t->n_block, buffer, GPTSI_TRANSFER);
+        gptsi_transfer(m->ops, m->device, moved.moment1, t->ops, t->device, t->moment1, t->n_block, buffer, GPTSI_TRANSFER);
+        gptsi_transfer(m->ops, m->device, moved.moment2, t->ops, t->device, t->moment2, t->n_block, buffer, GPTSI_TRANSFER);
+        status = m->ops->status(m->device, m->error);
+    }
+    if (status != GPTS_OK) { if (buffer) gptsi_trainer_release(&moved); memcpy(t->error, m->error, sizeof t->error); }
+    else { gptsi_trainer_release(t); *t = moved; }
+    gptsi_delete(&m->hooks, buffer);
+    return status;
+}
+
+/* the losses that wait on the device join the sum, in their order */
+static void gptsi_trainer_settle(gpts_trainer *t)
+{
+    double sum[GPTSI_PENDING];
+    size_t i;
+    if (t->n_pending) t->ops->download(t->device, sum, t->pending, t->n_pending * sizeof *sum);
+    for (i = 0; i < t->n_pending; i++) t->loss_sum += sum[i];
+    t->n_pending = 0;
 }
 
 GPTS_API gpts_status gpts_trainer_init(gpts_trainer *t, gpts_model *m, const gpts_train_options *options)
@@ -4198,7 +4415,7 @@ GPTS_API gpts_status gpts_trainer_init(gpts_trainer *t, gpts_model *m, const gpt
     status = gptsi_trainer_blocks(t, m);
     if (status != GPTS_OK) {
         memcpy(t->error, m->error, sizeof t->error);
-        gptsi_trainer_release(t, m);
+        gptsi_trainer_release(t);
         t->model = NULL;
     }
     return status;
@@ -4207,7 +4424,7 @@ GPTS_API gpts_status gpts_trainer_init(gpts_trainer *t, gpts_model *m, const gpt
 GPTS_API void gpts_trainer_free(gpts_trainer *t)
 {
     if (!t || !t->model) return;
-    gptsi_trainer_release(t, t->model);
+    gptsi_trainer_release(t);
     memset(t, 0, sizeof *t);
 }
 
@@ -4244,20 +4461,20 @@ static gpts_status gptsi_trainer_said(gpts_trainer *t, gpts_status status)     /
 GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
 {
     gptsi_run run;
-    double sum;
     memset(&run, 0, sizeof run);
+    GPTSI_TRY(gptsi_trainer_follow(t));
     run.keep = 1;
     run.stop = SIZE_MAX;
     run.drop.rate = t->options.dropout; run.drop.seed = t->options.seed;
     run.drop.step = gptsi_hash(t->step, t->accumulated, 0);               /* every batch of an update has its own masks */
     GPTSI_TRY(gptsi_trainer_said(t, gptsi_forward(t->model, batch, &run)));
-    sum = gptsi_backward(t, batch, &run);
-    GPTSI_TRY(gptsi_trainer_said(t, t->model->ops->status(t->model->device, t->model->error)));
-    t->loss_sum += sum;
+    gptsi_backward(t, batch, &run, t->pending + t->n_pending);
+    GPTSI_TRY(gptsi_trainer_said(t, t->ops->status(t->device, t->model->error)));
+    if (loss_sum) t->ops->download(t->device, loss_sum, t->pending + t->n_pending, sizeof *loss_sum);
+    if (++t->n_pending == GPTSI_PENDING || loss_sum || !t->ops->queued) gptsi_trainer_settle(t);
     t->loss_count += gptsi_count_targets(batch);
     t->accumulated++;
-    if (loss_sum) *loss_sum = sum;
-    return GPTS_OK;
+    return gptsi_trainer_said(t, t->ops->status(t->device, t->model->error));
 }
 
 /* names the first tensor with a bad weight, else the first with a bad gradient */
@@ -4298,7 +4515,7 @@ static void gptsi_trainer_patterns(gpts_model *m, size_t l)
     const gpts_tensor *rho = gptsi_layer_tensor(m, l, GPTS_P_RHO);
     gpts_real c[GPTSI_STATIC_TERMS], lambda[GPTSI_STATIC_TERMS], x[64];
     size_t s, d, i, n, r, W, R = heads->R;
-    gptsi_static_discard(&m->layers[l].heads, &m->hooks);                 /* derived anew */
+    m->ops->forget(m->device, &m->layers[l].heads);                       /* derived anew */
     if (!coef || !decay || !rho || !heads->tail_start || R > GPTSI_STATIC_TERMS) return;
     gptsi_trainer_clamp(m, coef);
     gptsi_trainer_clamp(m, decay);
@@ -4325,13 +4542,10 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
     const gpts_train_options *o = &t->options;
     double squares = 0, mean = t->loss_count ? 1.0 / (double)t->loss_count : 0, scale, rate = gpts_trainer_rate(t, t->step);
     gpts_status status = GPTS_OK;
-    size_t i;
-    for (i = 0; i < m->n_tensors; i++) {
-        gpts_real *g = gpts_trainer_gradient(t, &m->tensors[i]);
-        double sum = 0;
-        if (g) m->ops->sum_squares(m->device, &sum, g, m->tensors[i].size);                          /* (O1) */
-        squares += sum;
-    }
+    size_t i, n = 0;
+    GPTSI_TRY(gptsi_trainer_follow(t));
+    gptsi_trainer_settle(t);
+    m->ops->sum_squares(m->device, &squares, t->gradients, t->n_block);                              /* (O1) */
     t->gradient_norm = sqrt(squares) * mean;
     if (!(t->gradient_norm <= DBL_MAX) || !(fabs(t->loss_sum) <= DBL_MAX)) status = gptsi_trainer_not_finite(t);
     if (loss) *loss = t->loss_sum * mean;
@@ -4339,10 +4553,17 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
     for (i = 0; i < m->n_tensors; i++) {
         const gpts_tensor *tensor = &m->tensors[i];
         gpts_real *g = gpts_trainer_gradient(t, tensor);
+        gpts_update *u = &t->updates[n];
         if (!g) continue;
-        if (status != GPTS_OK) m->ops->zero(m->device, g, tensor->size * sizeof *g);
-        else m->ops->adamw(m->device, tensor->data, g, t->moment1 + t->offset[i], t->moment2 + t->offset[i], tensor->size, scale,
-                           rate, tensor->decay ? o->weight_decay : 0, o->beta1, o->beta2, o->epsilon, t->step + 1);      /* (O2) */
+        u->p = tensor->data; u->g = g; u->m = t->moment1 + t->offset[i]; u->v = t->moment2 + t->offset[i];
+        u->n = tensor->size; u->decay = tensor->decay ? o->weight_decay : 0;
+        n++;
+    }
+    if (status != GPTS_OK) m->ops->zero(m->device, t->gradients, t->n_block * sizeof *t->gradients);
+    else if (m->ops->adamw_all) m->ops->adamw_all(m->device, t->updates, n, scale, rate, o->beta1, o->beta2, o->epsilon, t->step + 1);
+    else for (i = 0; i < n; i++) {
+        const gpts_update *u = &t->updates[i];
+        m->ops->adamw(m->device, u->p, u->g, u->m, u->v, u->n, scale, rate, u->decay, o->beta1, o->beta2, o->epsilon, t->step + 1);     /* (O2) */
     }
     t->loss_sum = 0; t->loss_count = 0; t->accumulated = 0;
     if (status != GPTS_OK) return status;
@@ -5295,24 +5516,6 @@ static gpts_status gptsi_download(gpts_model *m, const gpts_tensor *t, gpts_real
     return GPTS_OK;
 }
 
-/* n activations from wherever they are, in whatever they are: reals, or bfloat16 */
-static gpts_status gptsi_activations_read(gpts_model *m, gpts_real *to, const void *from, size_t n)
-{
-    unsigned char *raw;
-    size_t i;
-    if (m->ops->activation_bytes == sizeof *to) { m->ops->download(m->device, to, from, n * sizeof *to); return GPTS_OK; }
-    if (!(raw = GPTSI_NEW(&m->hooks, unsigned char, gptsi_mul(n, 2)))) return gptsi_no_memory(m->error, "activations", n, 2);
-    m->ops->download(m->device, raw, from, n * 2);
-    for (i = 0; i < n; i++) {
-        uint32_t bits = (uint32_t)raw[2 * i] << 16 | (uint32_t)raw[2 * i + 1] << 24;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        to[i] = (gpts_real)x;
-    }
-    gptsi_delete(&m->hooks, raw);
-    return GPTS_OK;
-}
-
 /* every layer in turn: run the sequences up to it, keep its Q, K, V, and let the heads work */
 static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, const int32_t *tokens)
 {
@@ -5566,7 +5769,7 @@ static gpts_status gptsi_static_place(gpts_model *m, size_t l, size_t head, cons
     GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_RHO, row, fit->rho, fit->S, 0));
     GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_TAIL_COEF, row, fit->coef, fit->R, 0));
     GPTSI_TRY(gptsi_static_write(m, l, GPTS_P_TAIL_DECAY, row, fit->decay, fit->R, 1));
-    gptsi_static_discard(h, &m->hooks);
+    m->ops->forget(m->device, h);
     return GPTS_OK;
 }
 
@@ -5626,7 +5829,7 @@ static gpts_status gptsi_freeze_apply(gpts_model *m, gpts_trainer *trainer, cons
     return status;
 }
 
-/* the same model with tensors of its own, on the CPU */
+/* the same model with tensors of its own, in the same place */
 static gpts_status gptsi_model_copy(gpts_model *copy, gpts_model *m)
 {
     gptsi_layer_shape *shapes = gptsi_shapes_of(m);
@@ -5637,7 +5840,10 @@ static gpts_status gptsi_model_copy(gpts_model *copy, gpts_model *m)
     gptsi_delete(&m->hooks, shapes);
     if (status != GPTS_OK) { memcpy(m->error, copy->error, sizeof m->error); return status; }
     for (i = 0; i < m->n_tensors; i++) m->ops->download(m->device, copy->tensors[i].data, m->tensors[i].data, m->tensors[i].size * sizeof(gpts_real));
-    return GPTS_OK;
+    if (m->device == m->cpu) return GPTS_OK;
+    status = gpts_model_move(copy, m->ops, m->device);
+    if (status != GPTS_OK) { memcpy(m->error, copy->error, sizeof m->error); gpts_model_free(copy); }
+    return status;
 }
 
 /* mean loss on the calibration's tokens */
@@ -5834,8 +6040,8 @@ static gpts_status gptsi_session_make(gpts_session *s)
         GPTSI_TRY(gptsi_session_array(s, &cache->values, gptsi_mul(heads->U, s->capacity), heads->D));
         if (m->layers[l].window > 1) GPTSI_TRY(gptsi_session_array(s, &cache->window, m->layers[l].window, C));
         if (heads->n) {
-            gpts_status status = gptsi_static_prepare(heads, s->capacity, &m->hooks, m->error);
-            if (status == GPTS_TOO_LONG) status = gptsi_static_prepare(heads, heads->S, &m->hooks, m->error);   /* decode says so when it gets there */
+            gpts_status status = m->ops->prepare(m->device, heads, s->capacity, m->error);
+            if (status == GPTS_TOO_LONG) status = m->ops->prepare(m->device, heads, heads->S, m->error);   /* decode says so when it gets there */
             GPTSI_TRY(gptsi_session_said(s, status));
             gptsi_static_cache_size(heads, s->capacity, &cache->ring_rows, &cache->state_size);
             GPTSI_TRY(gptsi_session_array(s, &cache->ring, gptsi_mul(heads->n, cache->ring_rows), heads->D));
@@ -5990,7 +6196,7 @@ GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
     }
     if (!longest) return GPTS_OK;
     for (l = 0; l < (size_t)m->config.n_layer; l++)
-        if (m->layers[l].heads.n) GPTSI_TRY(gptsi_session_said(s, gptsi_static_prepare(&m->layers[l].heads, longest, &m->hooks, m->error)));
+        if (m->layers[l].heads.n) GPTSI_TRY(gptsi_session_said(s, m->ops->prepare(m->device, &m->layers[l].heads, longest, m->error)));
     memset(&batch, 0, sizeof batch);
     batch.tokens = ids; batch.B = s->B; batch.T = 1;
     memset(&run, 0, sizeof run);
@@ -10563,6 +10769,7 @@ GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *pat
         return gptsi_fail(trainer->error, GPTS_BAD_ARGUMENT,
             "the gradients of %llu batches are accumulated: apply them before saving",
             (unsigned long long)trainer->accumulated);
+    GPTSI_TRY(gptsi_trainer_follow(trainer));
     status = gptsi_writer_fill(&w, m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32);
     if (status == GPTS_OK) status = gptsi_writer_save(&w, m, path);
     gptsi_writer_free(&w, &m->hooks);
@@ -11130,11 +11337,8 @@ GPTS_API gpts_status gpts_model_forward_masked(gpts_model *m, gpts_masked_call *
         batch.targets = targets;
     }
     if (status == GPTS_OK) status = gpts_model_forward(m, &batch, call->logits.data, &call->loss);
-    if (status == GPTS_OK && call->hidden_states.data) {
-        if (m->ops->activation_bytes == sizeof(gpts_real))
-            m->ops->download(m->device, call->hidden_states.data, m->work->norm, n * (size_t)m->config.n_embd * sizeof(gpts_real));
-        else status = gptsi_fail(m->error, GPTS_UNSUPPORTED, "hidden_states are not given out by the device '%s'", m->ops->name);
-    }
+    if (status == GPTS_OK && call->hidden_states.data)
+        status = gptsi_activations_read(m, call->hidden_states.data, m->work->norm, n * (size_t)m->config.n_embd);
     gptsi_delete(&m->hooks, block);
     return status;
 }
