@@ -101,22 +101,51 @@ NVCC     ?= $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GPU_CODE ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 PYTHON   ?= python3
 
+CUDA      = $(dir $(NVCC))..
+NVCC_ALL  = $(NVCC) -std=c++17 -O3 -I. $(GPU_CODE) -Xcompiler -fPIC
+GPU_LINK  = $(NVCC) -Xcompiler "$(OPENMP)" -Xlinker -rpath,$(CUDA)/lib64
+
+# gpu.cu in two halves, side by side: attention, and the model around it.
 # The assembler's notes on serialised or spilled tensor-core products (C75xx) are errors here.
-build/gpu.o: gpu.cu
+build/gpu_attention.o: gpu.cu
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O3 $(GPU_CODE) -Xcompiler -fPIC -split-compile=0 -Xptxas -v -c -o $@ $< 2> build/gpu.log || { cat build/gpu.log >&2; exit 1; }
+	$(NVCC_ALL) -DGPTS_GPU_ATTENTION_ONLY -split-compile=0 -Xptxas -v -c -o $@ $< 2> build/gpu.log || { cat build/gpu.log >&2; exit 1; }
 	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
-build/libgptsgpu.so: build/gpu.o
+build/gpu_model.o: gpu.cu gptstatic.h
+	@mkdir -p $(@D)
+	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY -c -o $@ $<
+build/gpu.o: build/gpu_attention.o build/gpu_model.o
+	ld -r -o $@ $^
+build/libgptsgpu.so: build/gpu_attention.o
 	$(NVCC) -shared -o $@ $<
 build/tests/gpu/attention.o: tests/gpu/attention.c tests/test.h gpu.cu gptstatic.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I$(dir $(NVCC))../include -c -o $@ $<
-build/tests/gpu/attention: build/tests/gpu/attention.o build/gpu.o
+build/tests/gpu/attention: build/tests/gpu/attention.o build/gpu_attention.o
 	$(NVCC) -Xcompiler "$(OPENMP)" -o $@ $^ -lm
+build/tests/gpu/%.o: tests/gpu/%.c tests/test.h tests/models.h examples/cli.h examples/corpus.h gpu.cu gptstatic.h
+	@mkdir -p $(@D)
+	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I. -I$(CUDA)/include -c -o $@ $<
+build/tests/gpu/%: build/tests/gpu/%.o build/gpu.o
+	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
 build/tests/gpu/attention_every_lane: build/tests/gpu/attention.o gpu.cu
-	$(NVCC) -std=c++17 -O3 $(firstword $(GPU_CODE)) -split-compile=0 -DGPTS_GPU_EVERY_LANE -Xcompiler "$(OPENMP)" -o $@ $^ -lm
+	$(NVCC) -std=c++17 -O3 $(firstword $(GPU_CODE)) -split-compile=0 -DGPTS_GPU_EVERY_LANE -DGPTS_GPU_ATTENTION_ONLY -Xcompiler "$(OPENMP)" -o $@ $^ -lm
 
-gpu: build/gpu.o build/libgptsgpu.so ## gpu.cu as an object for C programs and as a shared library
+# Programs that know --gpu; they take the place of the plain ones.
+build/gpu/golden.o: tests/golden.c tests/test.h gpu.cu gptstatic.h
+	@mkdir -p $(@D)
+	$(CC) $(ALL) $(FAST) -DGPTS_CUDA -c -o $@ $<
+build/gpu/%.o: examples/%.c examples/cli.h examples/plot.h examples/corpus.h gptstatic.h
+	@mkdir -p $(@D)
+	$(CC) $(ALL) -DGPTSTATIC_LINKED -DGPTS_CUDA -c -o $@ $<
+build/gpu/golden: build/gpu/golden.o build/gpu.o
+	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
+	@mkdir -p build/tests && cp $@ build/tests/golden
+build/gpu/%: build/gpu/%.o build/gptstatic.o build/gpu.o
+	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
+	@cp $@ build/$*
+
+gpu: build/gpu.o build/libgptsgpu.so build/gpu/golden $(EXAMPLES:build/%=build/gpu/%) ## gpu.cu as an object and a library; every example with --gpu
 gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitizer; needs a GPU
 	@NVCC="$(NVCC)" MAKE="$(MAKE)" sh tests/gpu/run.sh
 gpu-bench: build/libgptsgpu.so ## gpu.cu beside PyTorch's flash and cuDNN attention; needs a GPU and PyTorch

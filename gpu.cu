@@ -31,6 +31,9 @@
 #define GPTS_GPU_H
 #include <stddef.h>
 #include <stdint.h>
+#if !defined(GPTS_GPU_ATTENTION_ONLY) && !defined(GPTSTATIC_H)
+#include "gptstatic.h"
+#endif
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -51,6 +54,7 @@ typedef struct gpts_gpu_attention {
     int H, R;                           /* heads by original index; terms of the tails (fast up to 16; 0 without tails) */
     const unsigned char *kind;          /* host [H]                                                                     */
     double theta;                       /* base of the rotation of live q and k (half-split); 0: none                   */
+    int rotated;                        /* 1: q and k are rotated already; dq and dk are still of those before          */
     float scale;                        /* of the scores; 0: 1/sqrt(D)                                                  */
     int plain;                          /* 1: only the plain kernels (the reference on the device)                      */
     int64_t S;                          /* length of the stored patterns                                                */
@@ -70,9 +74,19 @@ typedef struct gpts_gpu_attention {
 size_t gpts_gpu_attention_prepared_size(const gpts_gpu_attention *a);
 size_t gpts_gpu_attention_workspace_size(const gpts_gpu_attention *a, int backward);
 gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a);
+/* (R1) q and k in place; positions count from first [B] on the device (NULL: 0), rows before it stay as they are. */
+gpts_gpu_status gpts_gpu_attention_rotate(gpts_gpu_attention *a, const int32_t *first);
 gpts_gpu_status gpts_gpu_attention_forward(gpts_gpu_attention *a);
 gpts_gpu_status gpts_gpu_attention_backward(gpts_gpu_attention *a);
 const char *gpts_gpu_status_text(gpts_gpu_status status);
+
+#ifndef GPTS_GPU_ATTENTION_ONLY
+/* The model's work is done on GPU number `device` from now on, by the same calls: it and its trainer live there until they are
+   freed, files are written from there.  Activations and products in bf16 with sums in fp32, parameters in fp32; or all in fp32,
+   which is slow and there to compare.  On failure the model stays on the CPU and model->error says why in one sentence.          */
+gpts_status gpts_gpu_attach(gpts_model *model, int device);
+gpts_status gpts_gpu_attach_precision(gpts_model *model, int device, int type);        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
+#endif
 
 #ifdef __cplusplus
 }
@@ -85,6 +99,7 @@ const char *gpts_gpu_status_text(gpts_gpu_status status);
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <type_traits>
@@ -119,6 +134,10 @@ template <class E> __device__ __forceinline__ E *at(const Tensor &x, int64_t b, 
     return (E *)x.data + b * x.b + t * x.t + h * x.h;
 }
 
+} /* namespace */
+
+#ifndef GPTS_GPU_MODEL_ONLY
+namespace {
 /* ---- prepared tables ------------------------------------------------------------------------------------------------------
    Everything about a pattern that does not depend on v, in one allocation, per static head p:
      z[t] in double; alpha, rho with their continuations past S; the factors of (P2), P[i,j] = w[i-j] col[j] row[i], with
@@ -460,7 +479,7 @@ template <class E, int COLUMNS> __device__ __forceinline__ void store_row(const 
          m[i] = max_j s[i,j], l[i] = sum_j exp(s[i,j] - m[i]), y[i] = sum_j exp(s[i,j] - m[i]) v[j] / l[i], lse = m + ln l      */
 struct Plain {
     Tensor q, k, v, y, dy, dq, dk, dv; float *lse, *delta;
-    int64_t B, T, U; int D; float scale; const float2 *rotation; Prepared pre; Heads heads;
+    int64_t B, T, U; int D; float scale; const float2 *rotation, *turn; Prepared pre; Heads heads;   /* turn: of q and k as they are read */
 };
 enum { PQ = 64, PK = 32, PLAIN_THREADS = 256 };
 
@@ -519,10 +538,10 @@ __global__ __launch_bounds__(PLAIN_THREADS) void plain_forward(const __grid_cons
     const int64_t kept = a.heads.kept[h], slot = a.heads.slot[h], i0 = m * PQ; const bool live = a.heads.live[h];
     float o[4][NE] = {}, mx[4], l[4] = {};
     for (int r = 0; r < 4; r++) mx[r] = -INFINITY;
-    if (live) plain_load(Q, DS, at<E>(a.q, b, 0, slot), a.q.t, i0, PQ, a.T, D, a.rotation);
+    if (live) plain_load(Q, DS, at<E>(a.q, b, 0, slot), a.q.t, i0, PQ, a.T, D, a.turn);
     for (int64_t j0 = 0; j0 < a.T && j0 < i0 + PQ; j0 += PK) {
         __syncthreads();
-        if (live) plain_load(K, DS, at<E>(a.k, b, 0, slot), a.k.t, j0, PK, a.T, D, a.rotation);
+        if (live) plain_load(K, DS, at<E>(a.k, b, 0, slot), a.k.t, j0, PK, a.T, D, a.turn);
         plain_load(V, DS, at<E>(a.v, b, 0, kept), a.v.t, j0, PK, a.T, D, (const float2 *)0);
         __syncthreads();
         float s[4][2] = {};
@@ -597,12 +616,12 @@ __global__ __launch_bounds__(PLAIN_THREADS) void plain_backward(const __grid_con
     const float *lse = a.lse + (b * a.U + slot) * a.T, *delta = a.delta + (b * a.U + slot) * a.T;
     float first[2][NE] = {}, second[2][NE] = {};                           /* dq, or dk and dv */
     auto load_rows = [&](int64_t i0) {
-        if (live) plain_load(Q, DS, at<E>(a.q, b, 0, slot), a.q.t, i0, PK, a.T, D, a.rotation);
+        if (live) plain_load(Q, DS, at<E>(a.q, b, 0, slot), a.q.t, i0, PK, a.T, D, a.turn);
         plain_load(G, DS, at<E>(a.dy, b, 0, kept), a.dy.t, i0, PK, a.T, D, (const float2 *)0);
     };
     auto load_keys = [&](int64_t j0) {
         if (!live) return;
-        plain_load(K, DS, at<E>(a.k, b, 0, slot), a.k.t, j0, PK, a.T, D, a.rotation);
+        plain_load(K, DS, at<E>(a.k, b, 0, slot), a.k.t, j0, PK, a.T, D, a.turn);
         plain_load(V, DS, at<E>(a.v, b, 0, kept), a.v.t, j0, PK, a.T, D, (const float2 *)0);
     };
     if (ROWS) load_rows(own); else load_keys(own);
@@ -710,6 +729,42 @@ template <class E> __global__ void rotate_heads(Tensor from, E *to, const float2
     }
     *(uint4 *)(out + c) = p.raw; *(uint4 *)(out + c + half) = q.raw;
 }
+/* the same in place, for every size and stride: one pair of columns of q or k */
+template <class E> __global__ void rotate_in_place(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T, int U, int half, int64_t pairs)
+{
+    int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (x >= pairs) return;
+    const int c = int(x % half); x /= half;
+    const int u = int(x % (2 * U)); x /= 2 * U;
+    const int64_t b = x / T, t = x % T, position = t - (first ? first[b] : 0);
+    if (position < 0) return;
+    E *e = u < U ? at<E>(q, b, t, u) : at<E>(k, b, t, u - U);
+    const float2 cs = rotation[position * half + c]; const float f = to_float(e[c]), g = to_float(e[c + half]);
+    e[c] = from_float<E>(f * cs.x - g * cs.y); e[c + half] = from_float<E>(g * cs.x + f * cs.y);
+}
+template <class E> __global__ void rotate_in_place_by_8(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T, int U, int half, int64_t pieces)
+{
+    int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (x >= pieces) return;
+    const int c = int(x % (half / 8)) * 8; x /= half / 8;
+    const int u = int(x % (2 * U)); x /= 2 * U;
+    const int64_t b = x / T, t = x % T, position = t - (first ? first[b] : 0);
+    if (position < 0) return;
+    E *e = u < U ? at<E>(q, b, t, u) : at<E>(k, b, t, u - U);
+    union Piece { uint4 raw; E e[8]; } y, z;
+    y.raw = *(const uint4 *)(e + c); z.raw = *(const uint4 *)(e + c + half);
+    const float4 *table = (const float4 *)(rotation + position * half + c);
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+        const float4 cs = table[i / 2];
+        float f = to_float(y.e[i]), g = to_float(z.e[i]);
+        y.e[i] = from_float<E>(f * cs.x - g * cs.y); z.e[i] = from_float<E>(g * cs.x + f * cs.y);
+        f = to_float(y.e[i + 1]); g = to_float(z.e[i + 1]);
+        y.e[i + 1] = from_float<E>(f * cs.z - g * cs.w); z.e[i + 1] = from_float<E>(g * cs.z + f * cs.w);
+    }
+    *(uint4 *)(e + c) = y.raw; *(uint4 *)(e + c + half) = z.raw;
+}
+
 /* (R2) The inverse on accumulators of one thread: columns c and c + D/2 lie in registers i and i + D/4. */
 template <int DP> __device__ __forceinline__ void unrotate(float *d, int half, int64_t t, const float2 *rotation)
 {
@@ -1495,7 +1550,7 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
     const bool could = !a->plain && a->type != GPTS_GPU_F32 && a->D % 8 == 0 && a->D <= 128; size_t linear = 0;
     for (int h = 0; h < a->H; h++) linear += could && a->kind[h] == GPTS_GPU_LINEAR;
     p.counters = take(could && p.U ? 2 * sizeof(int) : 0);
-    p.rotated = take(could && a->theta > 0 ? 2 * rows * p.U * a->D * 2 : 0);
+    p.rotated = take(could && a->theta > 0 && !a->rotated ? 2 * rows * p.U * a->D * 2 : 0);
     p.stats = take(could && backward ? 2 * (size_t)a->B * p.U * T64 * 4 : 0);
     p.delta = take(backward ? rows * p.U * 4 : 0);
     p.sums = take(linear * a->B * blocks * MAX_R * p.DP * 4);
@@ -1579,7 +1634,7 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
 {
     char *work = (char *)a->workspace; cudaError_t e = cudaSuccess;
     Tensor q = a->q, k = a->k;
-    if (a->theta > 0)
+    if (a->theta > 0 && !a->rotated)
         for (int i = 0; i < 2; i++) {
             Tensor &x = i ? k : q;
             x.data = (E *)(work + p.rotated) + i * a->B * a->T * p.U * a->D; x.h = a->D; x.t = (int64_t)p.U * a->D; x.b = a->T * x.t;
@@ -1661,7 +1716,7 @@ template <class E, int DP> cudaError_t fast_run(const gpts_gpu_attention *a, con
 {
     cudaError_t e = cudaSuccess; bool follows = false;
     if (p.live.n) e = cudaMemsetAsync((char *)a->workspace + p.counters, 0, 2 * sizeof(int), stream);
-    if (e == cudaSuccess && p.live.n && a->theta > 0) e = rotate_run<E>(a, p, pre, stream);
+    if (e == cudaSuccess && p.live.n && a->theta > 0 && !a->rotated) e = rotate_run<E>(a, p, pre, stream);
     if (e == cudaSuccess) e = backward ? static_run<E, DP, true>(a, p, pre, follows, stream) : static_run<E, DP, false>(a, p, pre, follows, stream);
     if (e != cudaSuccess || !p.live.n) return e;
     return live_run<E, DP>(a, p, pre, backward, follows, stream);
@@ -1685,7 +1740,7 @@ gpts_gpu_status run(gpts_gpu_attention *a, bool backward)
     Plain f; memset(&f, 0, sizeof f);
     f.q = a->q; f.k = a->k; f.v = a->v; f.y = a->y; f.dy = a->dy; f.dq = a->dq; f.dk = a->dk; f.dv = a->dv;
     f.lse = a->lse; f.delta = (float *)((char *)a->workspace + p.delta); f.B = a->B; f.T = a->T; f.U = p.U; f.D = a->D;
-    f.scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D); f.rotation = a->theta > 0 ? pre.rotation : 0; f.pre = pre; f.heads = p.plain;
+    f.scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D); f.rotation = a->theta > 0 ? pre.rotation : 0; f.turn = a->rotated ? 0 : f.rotation; f.pre = pre; f.heads = p.plain;
     e = a->type == GPTS_GPU_F32 ? plain_run<float>(f, backward, stream) : a->type == GPTS_GPU_F16 ? plain_run<fp16>(f, backward, stream) : plain_run<bf16>(f, backward, stream);
     return checked(a, e);
 }
@@ -1733,6 +1788,25 @@ gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a)
     for (int i = 0; i < n && e == cudaSuccess; i++) a->wide[index[i]] = info[i].wide != 0;
     return checked(a, e);
 }
+gpts_gpu_status gpts_gpu_attention_rotate(gpts_gpu_attention *a, const int32_t *first)
+{
+    gpts_gpu_status status = validate(a, 0);
+    if (status != GPTS_GPU_OK || a->theta <= 0) return status;
+    int n = 0, U = 0;
+    for (int h = 0; h < a->H; h++) { U += a->kind[h] == GPTS_GPU_LIVE; n += a->kind[h] == GPTS_GPU_EXACT || a->kind[h] == GPTS_GPU_LINEAR; }
+    if (!U) return GPTS_GPU_OK;
+    const float2 *table = prepared_layout(a, n).rotation;
+    const bool by_8 = a->type != GPTS_GPU_F32 && a->D % 16 == 0 && aligned(a->q, a->B, a->T, U) && aligned(a->k, a->B, a->T, U);
+    const int64_t items = a->B * a->T * 2 * U * (a->D / 2) / (by_8 ? 8 : 1); const unsigned blocks = (unsigned)((items + 255) / 256);
+    REFUSE((items + 255) / 256 > 2147483647, GPTS_GPU_UNSUPPORTED, "more heads and positions than one launch takes");
+    const cudaStream_t stream = (cudaStream_t)a->stream;
+    if (a->type == GPTS_GPU_F32) rotate_in_place<float><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    else if (a->type == GPTS_GPU_F16 && by_8) rotate_in_place_by_8<fp16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    else if (a->type == GPTS_GPU_F16) rotate_in_place<fp16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    else if (by_8) rotate_in_place_by_8<bf16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    else rotate_in_place<bf16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    return checked(a, cudaGetLastError());
+}
 gpts_gpu_status gpts_gpu_attention_forward(gpts_gpu_attention *a) { return run(a, false); }
 gpts_gpu_status gpts_gpu_attention_backward(gpts_gpu_attention *a) { return run(a, true); }
 
@@ -1741,4 +1815,1259 @@ const char *gpts_gpu_status_text(gpts_gpu_status status)
     return status == GPTS_GPU_OK ? "done" : status == GPTS_GPU_BAD_ARGUMENT ? "an argument is wrong" : status == GPTS_GPU_UNSUPPORTED ? "not supported" : "the device failed";
 }
 } /* extern "C" */
+#endif /* GPTS_GPU_MODEL_ONLY */
+
+#ifndef GPTS_GPU_ATTENTION_ONLY
+/* ==== @@DEVICE  the GPU as a model sees it: memory, failures, tables ======================================================
+
+   A model that gpts_gpu_attach moved here keeps its parameters, gradients and moments in fp32.  Activations, and the factors of
+   every product, are bf16 (sums in fp32), or all is fp32 in the mode that is there to be compared with the CPU.  Products read a
+   bf16 shadow of the parameters; the optimiser writes it along with them.  All work is queued on one stream; only downloads wait.
+   Sums have a fixed order and nothing is added atomically: the same calls give the same bits.                                 */
+#include <cub/device/device_radix_sort.cuh>
+#include <cublasLt.h>
+#include <map>
+#include <new>
+#include <vector>
+
+namespace {
+
+/* a piece of a tensor, for the optimiser */
+struct Chunk { float *p, *g, *m, *v; bf16 *shadow; int32_t n; float decay; };
+
+/* one allocation; the shadow is made when a product first reads from it */
+struct Memory { size_t bytes; bf16 *shadow; bool stale; };
+
+/* what a product is, and how cuBLAS does it */
+struct ProductKey {
+    int64_t m, n, k, lda, ldb, ldd; int ta, tb, type, out, add, bias, aligned;
+    bool operator<(const ProductKey &o) const { return memcmp(this, &o, sizeof o) < 0; }
+};
+struct ProductPlan { cublasLtMatmulDesc_t desc; cublasLtMatrixLayout_t a, b, d; cublasLtMatmulAlgo_t algo; bool found; };
+
+enum { SCRATCH_PRODUCT, SCRATCH_ATTENTION, SCRATCH_ROWS, SCRATCH_LOGITS, SCRATCH_SUMS, SCRATCH_SORT, SCRATCH_UPDATES, SCRATCH_COUNT };
+enum { STAGE_BYTES = 1 << 22 };
+
+struct Gpu {
+    int device, type;                                        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
+    cudaStream_t stream; cublasLtHandle_t lt;
+    gpts_ops ops; int holds;
+    gpts_status status; char error[GPTS_ERROR_BYTES];        /* the first failure */
+    std::map<char *, Memory> memory;
+    std::map<ProductKey, ProductPlan> products;
+    void *scratch[SCRATCH_COUNT]; size_t scratch_bytes[SCRATCH_COUNT];
+    char *stage; size_t staged; cudaEvent_t stage_free;      /* pinned: uploads do not wait for the stream */
+    std::vector<Chunk> updates; size_t chunks;               /* the tensors whose chunks SCRATCH_UPDATES holds, and their number */
+    size_t size() const { return type == GPTS_GPU_BF16 ? 2 : 4; }
+};
+
+Gpu &gpu_of(void *device) { Gpu &g = *(Gpu *)device; cudaSetDevice(g.device); return g; }
+
+void fail(Gpu &g, gpts_status status, const char *format, const char *what, const char *why)
+{
+    if (g.status != GPTS_OK) return;
+    g.status = status; snprintf(g.error, sizeof g.error, format, what, why);
+}
+bool fine(Gpu &g, cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess) return true;
+    cudaGetLastError();
+    fail(g, e == cudaErrorMemoryAllocation ? GPTS_NO_MEMORY : GPTS_DEVICE, "%s: the device reports: %s", what, cudaGetErrorString(e));
+    return false;
+}
+bool launched(Gpu &g, const char *what) { return fine(g, cudaGetLastError(), what); }
+unsigned grid(int64_t items, int64_t each) { return (unsigned)((items + each - 1) / each); }
+
+/* memory between operations whose contents do not outlive one; NULL (and the failure noted) if there is none */
+template <class P> P *scratch(Gpu &g, int which, size_t bytes)
+{
+    if (g.scratch_bytes[which] < bytes) {
+        if (g.scratch[which]) { cudaStreamSynchronize(g.stream); cudaFree(g.scratch[which]); }
+        g.scratch[which] = 0; g.scratch_bytes[which] = 0;
+        if (!fine(g, cudaMalloc(&g.scratch[which], bytes), "working memory")) { g.scratch[which] = 0; return 0; }
+        g.scratch_bytes[which] = bytes;
+    }
+    return (P *)g.scratch[which];
+}
+
+gpts_status gpu_allocate(void *device, size_t bytes, void **memory)
+{
+    Gpu &g = gpu_of(device);
+    *memory = 0;
+    cudaError_t e = cudaMalloc(memory, bytes ? bytes : 1);
+    if (e != cudaSuccess) { cudaGetLastError(); *memory = 0; return e == cudaErrorMemoryAllocation ? GPTS_NO_MEMORY : GPTS_DEVICE; }
+    Memory m = { bytes, 0, true };
+    g.memory[(char *)*memory] = m;
+    return GPTS_OK;
+}
+void gpu_release(void *device, void *memory)
+{
+    Gpu &g = gpu_of(device);
+    auto at = g.memory.find((char *)memory);
+    if (at == g.memory.end()) return;
+    cudaStreamSynchronize(g.stream);
+    if (at->second.shadow) cudaFree(at->second.shadow);
+    cudaFree(memory);
+    g.memory.erase(at);
+    g.updates.clear();
+}
+Memory *memory_of(Gpu &g, const void *p, char **base)
+{
+    auto at = g.memory.upper_bound((char *)p);
+    if (at == g.memory.begin()) return 0;
+    --at;
+    if ((char *)p >= at->first + at->second.bytes) return 0;
+    *base = at->first;
+    return &at->second;
+}
+void changed(Gpu &g, const void *p)                          /* by other hands than the optimiser's: the shadow is made anew */
+{
+    char *base; Memory *m = memory_of(g, p, &base);
+    if (m) m->stale = true;
+}
+
+/* Uploads of some size go through pinned memory, so that the caller's may change at once. */
+void gpu_upload(void *device, void *to, const void *from, size_t bytes)
+{
+    Gpu &g = gpu_of(device);
+    if (!bytes) return;
+    changed(g, to);
+    if (!g.stage || bytes > STAGE_BYTES) {
+        fine(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g.stream), "upload");
+        fine(g, cudaStreamSynchronize(g.stream), "upload");
+        return;
+    }
+    if (g.staged + bytes > STAGE_BYTES) { fine(g, cudaEventSynchronize(g.stage_free), "upload"); fine(g, cudaStreamSynchronize(g.stream), "upload"); g.staged = 0; }
+    memcpy(g.stage + g.staged, from, bytes);
+    fine(g, cudaMemcpyAsync(to, g.stage + g.staged, bytes, cudaMemcpyHostToDevice, g.stream), "upload");
+    cudaEventRecord(g.stage_free, g.stream);
+    g.staged += (bytes + 255) / 256 * 256;
+    if (g.staged > STAGE_BYTES) g.staged = STAGE_BYTES;
+}
+void gpu_download(void *device, void *to, const void *from, size_t bytes)
+{
+    Gpu &g = gpu_of(device);
+    if (!bytes) return;
+    if (!fine(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, g.stream), "download") ||
+        !fine(g, cudaStreamSynchronize(g.stream), "download")) memset(to, 0, bytes);
+}
+void gpu_zero(void *device, void *memory, size_t bytes)
+{
+    Gpu &g = gpu_of(device);
+    if (!bytes) return;
+    changed(g, memory);
+    fine(g, cudaMemsetAsync(memory, 0, bytes, g.stream), "zero");
+}
+void gpu_copy(void *device, void *to, const void *from, size_t bytes)
+{
+    Gpu &g = gpu_of(device);
+    if (!bytes || to == from) return;
+    changed(g, to);
+    const bool overlap = (char *)to < (const char *)from + bytes && (const char *)from < (char *)to + bytes;
+    if (!overlap) { fine(g, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g.stream), "copy"); return; }
+    char *between = scratch<char>(g, SCRATCH_SUMS, bytes);
+    if (!between) return;
+    fine(g, cudaMemcpyAsync(between, from, bytes, cudaMemcpyDeviceToDevice, g.stream), "copy");
+    fine(g, cudaMemcpyAsync(to, between, bytes, cudaMemcpyDeviceToDevice, g.stream), "copy");
+}
+gpts_status gpu_status(void *device, char *error)
+{
+    Gpu &g = gpu_of(device);
+    fine(g, cudaPeekAtLastError(), "the stream");
+    const gpts_status status = g.status;
+    if (status != GPTS_OK && error) memcpy(error, g.error, sizeof g.error);
+    g.status = GPTS_OK;
+    return status;
+}
+
+/* ---- elements ------------------------------------------------------------------------------------------------------------
+   Kernels below move W = 8 neighbouring elements a thread, 16 or 32 bytes, where sizes and addresses allow; else W = 1.       */
+template <int W> __device__ __forceinline__ void load(const float *p, float (&x)[W])
+{
+    if constexpr (W == 8) {
+        const float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
+        x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+    } else x[0] = *p;
+}
+template <int W> __device__ __forceinline__ void load(const bf16 *p, float (&x)[W])
+{
+    if constexpr (W == 8) {
+        const uint4 a = *(const uint4 *)p;
+        const uint32_t u[4] = { a.x, a.y, a.z, a.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++) { x[2 * i] = __uint_as_float(u[i] << 16); x[2 * i + 1] = __uint_as_float(u[i] & 0xFFFF0000u); }
+    } else x[0] = to_float(*p);
+}
+template <int W> __device__ __forceinline__ void store(float *p, const float (&x)[W])
+{
+    if constexpr (W == 8) { ((float4 *)p)[0] = make_float4(x[0], x[1], x[2], x[3]); ((float4 *)p)[1] = make_float4(x[4], x[5], x[6], x[7]); }
+    else *p = x[0];
+}
+template <int W> __device__ __forceinline__ void store(bf16 *p, const float (&x)[W])
+{
+    if constexpr (W == 8) {
+        union { __nv_bfloat162 h[4]; uint4 raw; } u;
+#pragma unroll
+        for (int i = 0; i < 4; i++) u.h[i] = __floats2bfloat162_rn(x[2 * i], x[2 * i + 1]);
+        *(uint4 *)p = u.raw;
+    } else *p = from_float<bf16>(x[0]);
+}
+template <class E> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<E>(x)); }
+
+bool eights(size_t n) { return n % 8 == 0; }
+template <class... P> bool eights(size_t n, const void *p, P... rest) { return (uintptr_t)p % 16 == 0 && eights(n, rest...); }
+
+__device__ __forceinline__ float warp_sum(float x)
+{
+#pragma unroll
+    for (int m = 16; m; m >>= 1) x += __shfl_xor_sync(~0u, x, m);
+    return x;
+}
+/* of all threads, in a fixed order; every thread gets it */
+template <class F> __device__ __forceinline__ float block_all(float x, F f)
+{
+    __shared__ float part[32];
+#pragma unroll
+    for (int m = 16; m; m >>= 1) x = f(x, __shfl_xor_sync(~0u, x, m));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = part[0];
+    for (unsigned w = 1; w < blockDim.x / 32; w++) x = f(x, part[w]);
+    return x;
+}
+struct Sum { __device__ float operator()(float a, float b) const { return a + b; } };
+struct Most { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
+
+/* runs `CALL` with E the type of activations and W elements a thread */
+#define BY_TYPE(g, wide, ...) do { \
+    if ((g).type == GPTS_GPU_BF16) { typedef bf16 E; if (wide) { constexpr int W = 8; __VA_ARGS__; } else { constexpr int W = 1; __VA_ARGS__; } } \
+    else { typedef float E; if (wide) { constexpr int W = 8; __VA_ARGS__; } else { constexpr int W = 1; __VA_ARGS__; } } } while (0)
+
+/* ==== @@GEMM  products on tensor cores, by cuBLASLt =========================================================================
+   Column-major, as cuBLAS counts: d [m,n] = a b (+ d) (+ bias along m), a [m,k] or its transpose, b [k,n] or its transpose.  A
+   row-major matrix is the transpose of a column-major one, so y = x w is y^T = w^T x^T, and w^T is w read column-major.        */
+template <class E, class O> __global__ void product_plain(int ta, int tb, int64_t m, int64_t n, int64_t k, const E *a, int64_t lda, const E *b, int64_t ldb,
+                                                          O *d, int64_t ldd, int add, const E *bias)
+{
+    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (x >= m * n) return;
+    const int64_t i = x % m, j = x / m;
+    float s = 0;
+    for (int64_t l = 0; l < k; l++) s += to_float(ta ? a[i * lda + l] : a[l * lda + i]) * to_float(tb ? b[l * ldb + j] : b[j * ldb + l]);
+    if (bias) s += to_float(bias[i]);
+    d[j * ldd + i] = from_float<O>(add ? s + to_float(d[j * ldd + i]) : s);
+}
+
+int alignment(const void *p) { uintptr_t x = (uintptr_t)p; int a = 1; while (a < 256 && x % (2 * (uintptr_t)a) == 0) a *= 2; return a; }
+
+bool product_plan(Gpu &g, const ProductKey &key, ProductPlan &plan, const int *aligned)
+{
+    const cudaDataType_t type = key.type == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F, out = key.out == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cublasOperation_t ta = key.ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = key.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t epilogue = key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtMatmulPreference_t preference = 0; cublasLtMatmulHeuristicResult_t result; int n = 0; const void *none = g.scratch[SCRATCH_PRODUCT];
+    memset(&plan, 0, sizeof plan);
+    bool ok = cublasLtMatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatrixLayoutCreate(&plan.a, type, (uint64_t)(key.ta ? key.k : key.m), (uint64_t)(key.ta ? key.m : key.k), key.lda) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatrixLayoutCreate(&plan.b, type, (uint64_t)(key.tb ? key.n : key.k), (uint64_t)(key.tb ? key.k : key.n), key.ldb) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatrixLayoutCreate(&plan.d, out, (uint64_t)key.m, (uint64_t)key.n, key.ldd) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
+    if (ok && key.bias) ok = cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &none, sizeof none) == CUBLAS_STATUS_SUCCESS;
+    const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                                            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
+    for (int i = 0; i < 4 && ok; i++) { const uint32_t bytes = (uint32_t)aligned[i < 3 ? i : 2]; ok = cublasLtMatmulPreferenceSetAttribute(preference, which[i], &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS; }
+    if (ok) ok = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.scratch_bytes[SCRATCH_PRODUCT], sizeof(size_t)) == CUBLAS_STATUS_SUCCESS;
+    if (ok) plan.found = cublasLtMatmulAlgoGetHeuristic(g.lt, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, 1, &result, &n) == CUBLAS_STATUS_SUCCESS && n == 1;
+    if (plan.found) plan.algo = result.algo;
+    if (preference) cublasLtMatmulPreferenceDestroy(preference);
+    return plan.found;
+}
+void product_plan_free(ProductPlan &p)
+{
+    if (p.a) cublasLtMatrixLayoutDestroy(p.a);
+    if (p.b) cublasLtMatrixLayoutDestroy(p.b);
+    if (p.d) cublasLtMatrixLayoutDestroy(p.d);
+    if (p.desc) cublasLtMatmulDescDestroy(p.desc);
+}
+
+/* out: type of d.  Factors and bias have the type of activations. */
+void product(Gpu &g, bool ta, bool tb, size_t m, size_t n, size_t k, const void *a, size_t lda, const void *b, size_t ldb,
+             void *d, size_t ldd, int out, bool add, const void *bias)
+{
+    if (!m || !n || !a || !b || !d) return;
+    ProductKey key; memset(&key, 0, sizeof key);
+    const int aligned[3] = { alignment(a), alignment(b), alignment(d) };
+    key.m = (int64_t)m; key.n = (int64_t)n; key.k = (int64_t)k; key.lda = (int64_t)lda; key.ldb = (int64_t)ldb; key.ldd = (int64_t)ldd;
+    key.ta = ta; key.tb = tb; key.type = g.type; key.out = out; key.add = add; key.bias = bias != 0; key.aligned = aligned[0] | aligned[1] << 10 | aligned[2] << 20;
+    auto at = g.products.find(key);
+    if (at == g.products.end()) {
+        ProductPlan plan; memset(&plan, 0, sizeof plan);
+        if (k) product_plan(g, key, plan, aligned);
+        at = g.products.insert(std::make_pair(key, plan)).first;
+    }
+    ProductPlan &plan = at->second;
+    if (plan.found) {
+        const float one = 1, beta = add ? 1.f : 0.f;
+        if (bias) cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+        if (cublasLtMatmul(g.lt, plan.desc, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &plan.algo,
+                           g.scratch[SCRATCH_PRODUCT], g.scratch_bytes[SCRATCH_PRODUCT], g.stream) == CUBLAS_STATUS_SUCCESS) return;
+        fail(g, GPTS_DEVICE, "%s%s", "cuBLAS refused a matrix product", "");
+        return;
+    }
+    const unsigned blocks = grid((int64_t)(m * n), 256);
+    if (g.type == GPTS_GPU_F32) product_plain<float, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const float *)a, key.lda, (const float *)b, key.ldb, (float *)d, key.ldd, add, (const float *)bias);
+    else if (out == GPTS_GPU_F32) product_plain<bf16, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a, key.lda, (const bf16 *)b, key.ldb, (float *)d, key.ldd, add, (const bf16 *)bias);
+    else product_plain<bf16, bf16><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a, key.lda, (const bf16 *)b, key.ldb, (bf16 *)d, key.ldd, add, (const bf16 *)bias);
+    launched(g, "a matrix product");
+}
+
+__global__ void shadow_fill(bf16 *to, const float *from, int64_t n)
+{
+    int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
+    if (i + 8 <= n) { float x[8]; load<8>(from + i, x); store<8>(to + i, x); }
+    else for (; i < n; i++) to[i] = from_float<bf16>(from[i]);
+}
+/* a parameter as products read it: itself, or its place in the shadow; NULL stays NULL */
+const void *factor(Gpu &g, const float *w)
+{
+    if (!w || g.type == GPTS_GPU_F32) return w;
+    char *base; Memory *m = memory_of(g, w, &base);
+    if (!m) { fail(g, GPTS_BAD_ARGUMENT, "%s%s", "a weight is not in the device's memory", ""); return 0; }
+    const int64_t n = (int64_t)(m->bytes / 4);
+    if (!m->shadow && !fine(g, cudaMalloc((void **)&m->shadow, (size_t)n * 2), "the parameters in bf16")) { m->shadow = 0; return 0; }
+    if (m->stale) {
+        shadow_fill<<<grid(n, 8 * 256), 256, 0, g.stream>>>(m->shadow, (const float *)base, n);
+        m->stale = !launched(g, "the parameters in bf16");
+    }
+    return m->shadow + (w - (const float *)base);
+}
+
+/* ==== @@LAYERS ============================================================================================================ */
+
+/* card  (E1) x[b,t,c] = wte[token,c] + wpe[t - first,c] */
+template <class E, int W> __global__ void embed_rows(E *x, const int32_t *tokens, const int32_t *first, const float *wte, const float *wpe, int64_t items, int64_t T, int64_t C)
+{
+    const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+    if (i >= items) return;
+    const int64_t n = i / C, c = i % C, position = n % T - (first ? first[n / T] : 0);
+    float y[W], p[W];
+    load<W>(wte + tokens[n] * C + c, y);
+    if (wpe && position >= 0) {
+        load<W>(wpe + position * C + c, p);
+#pragma unroll
+        for (int j = 0; j < W; j++) y[j] += p[j];
+    }
+    store<W>(x + i, y);
+}
+void gpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32_t *first, const gpts_real *wte, const gpts_real *wpe, size_t B, size_t T, size_t C)
+{
+    Gpu &g = gpu_of(device);
+    const int64_t items = (int64_t)(B * T * C);
+    BY_TYPE(g, eights(C, x, wte, wpe), (embed_rows<E, W><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)x, tokens, first, wte, wpe, items, (int64_t)T, (int64_t)C)));
+    launched(g, "embed_forward");
+}
+
+/* card  (E2) dwte[token] += dx, dwpe[t - first] += dx.  Rows are sorted by token (stably, so that the order is fixed); a block sums
+         a chunk of sorted rows, run by run.  Runs inside the chunk are added to dwte at once; what the chunk has of a run that
+         began before it or goes on after it waits in `edge` and is added, chunk by chunk, by the block where the run begins.  */
+enum { EMBED_CHUNK = 32 };
+template <class E> __global__ void embed_columns(float *dwte, float *edge, const int32_t *token, const int32_t *row, const E *dx, int64_t N, int64_t C)
+{
+    __shared__ int32_t id[EMBED_CHUNK + 2], from[EMBED_CHUNK];
+    const int64_t begin = int64_t(blockIdx.x) * EMBED_CHUNK; const int n = int(N - begin < EMBED_CHUNK ? N - begin : EMBED_CHUNK);
+    if (threadIdx.x < n + 2) { const int64_t i = begin + threadIdx.x - 1; id[threadIdx.x] = i >= 0 && i < N ? token[i] : -1; }
+    if (threadIdx.x < n) from[threadIdx.x] = row[begin + threadIdx.x];
+    __syncthreads();
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
+        for (int i = 0; i < n;) {
+            const int start = i; float s = 0;
+            do { s += to_float(dx[from[i] * C + c]); i++; } while (i < n && id[i + 1] == id[start + 1]);
+            const bool before = start == 0 && id[0] == id[1], after = i == n && id[n + 1] == id[n];
+            if (before || after) edge[(2 * int64_t(blockIdx.x) + (before ? 0 : 1)) * C + c] = s;
+            else dwte[id[start + 1] * C + c] += s;
+        }
+}
+/* edge[2 chunk] is the part of a run that began before the chunk (all of the chunk, if it also goes on), edge[2 chunk + 1] of one that begins in it */
+__global__ void embed_edges(float *dwte, const float *edge, const int32_t *token, int64_t N, int64_t C)
+{
+    const int64_t end = (int64_t(blockIdx.x) + 1) * EMBED_CHUNK;                 /* does a run begin in this chunk and cross its end? */
+    if (end >= N) return;
+    const int32_t id = token[end - 1];
+    if (token[end] != id) return;
+    const int64_t begin = int64_t(blockIdx.x) * EMBED_CHUNK;
+    if (begin > 0 && token[begin - 1] == id && token[begin] == id) return;       /* it began earlier */
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+        float s = edge[(2 * int64_t(blockIdx.x) + 1) * C + c];
+        for (int64_t k = int64_t(blockIdx.x) + 1; k * EMBED_CHUNK < N && token[k * EMBED_CHUNK] == id; k++) s += edge[2 * k * C + c];
+        dwte[id * C + c] += s;
+    }
+}
+template <class E> __global__ void embed_positions(float *dwpe, const int32_t *first, const E *dx, int64_t B, int64_t T, int64_t C)
+{
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= T * C) return;
+    const int64_t position = i / C, c = i % C;
+    float s = 0;
+    for (int64_t b = 0; b < B; b++) {
+        const int64_t t = position + (first ? first[b] : 0);
+        if (t < T) s += to_float(dx[(b * T + t) * C + c]);
+    }
+    dwpe[i] += s;
+}
+__global__ void count_up(int32_t *x, int64_t n) { const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; if (i < n) x[i] = (int32_t)i; }
+
+void gpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const int32_t *tokens, const int32_t *first, const void *dx, size_t B, size_t T, size_t C, size_t V)
+{
+    Gpu &g = gpu_of(device);
+    const int64_t N = (int64_t)(B * T), chunks = (N + EMBED_CHUNK - 1) / EMBED_CHUNK;
+    if (dwpe) {
+        BY_TYPE(g, false, (embed_positions<E><<<grid((int64_t)(T * C), 256 * W), 256, 0, g.stream>>>(dwpe, first, (const E *)dx, (int64_t)B, (int64_t)T, (int64_t)C)));
+        launched(g, "embed_backward");
+    }
+    if (!dwte) return;
+    int bits = 1; size_t sort_bytes = 0;
+    while (((size_t)1 << bits) < V) bits++;
+    cub::DeviceRadixSort::SortPairs((void *)0, sort_bytes, tokens, (int32_t *)0, (const int32_t *)0, (int32_t *)0, (int)N, 0, bits, g.stream);
+    const size_t list = ((size_t)N * 4 + 255) / 256 * 256;
+    char *work = scratch<char>(g, SCRATCH_SORT, 3 * list + sort_bytes + 256);
+    float *edge = scratch<float>(g, SCRATCH_SUMS, (size_t)chunks * 2 * C * 4);
+    if (!work || !edge) return;
+    int32_t *order = (int32_t *)work, *id = (int32_t *)(work + list), *row = (int32_t *)(work + 2 * list);
+    count_up<<<grid(N, 256), 256, 0, g.stream>>>(order, N);
+    fine(g, cub::DeviceRadixSort::SortPairs(work + 3 * list, sort_bytes, tokens, id, order, row, (int)N, 0, bits, g.stream), "embed_backward");
+    BY_TYPE(g, false, (embed_columns<E><<<(unsigned)chunks, C > 128 ? 256 : 64 * W, 0, g.stream>>>(dwte, edge, id, row, (const E *)dx, N, (int64_t)C)));
+    embed_edges<<<(unsigned)chunks, 256, 0, g.stream>>>(dwte, edge, id, N, (int64_t)C);
+    launched(g, "embed_backward");
+}
+
+/* card  (N1) y = xhat w + bias, xhat = (x - mean) r, one warp a row held in registers (P pieces of 8 a lane), the variance of the
+         centred row; with ADD x = a + b first, (D1), stored as `sum`: the norm is that of the stored, rounded sum.              */
+template <class E, int P, bool ADD>
+__global__ __launch_bounds__(256) void norm_rows(E *sum, E *y, float *statistics, const E *a, const E *b, const float *w, const float *bias, int64_t N, int C, float epsilon)
+{
+    const int64_t n = int64_t(blockIdx.x) * 8 + threadIdx.x / 32; const int lane = threadIdx.x % 32;
+    if (n >= N) return;
+    float x[P][8], z[8], s = 0, q = 0;
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const int c = (32 * p + lane) * 8;
+        if (c < C) load<8>(a + n * C + c, x[p]);
+        else for (int j = 0; j < 8; j++) x[p][j] = 0;
+    }
+    if (ADD)
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            const int c = (32 * p + lane) * 8;
+            if (c >= C) continue;
+            load<8>(b + n * C + c, z);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[p][j] = rounded<E>(x[p][j] + z[j]);
+            store<8>(sum + n * C + c, x[p]);
+        }
+#pragma unroll
+    for (int p = 0; p < P; p++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) s += x[p][j];
+    const float mean = warp_sum(s) / (float)C;
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        if ((32 * p + lane) * 8 >= C) continue;
+#pragma unroll
+        for (int j = 0; j < 8; j++) { x[p][j] -= mean; q += x[p][j] * x[p][j]; }
+    }
+    const float r = 1 / sqrtf(warp_sum(q) / (float)C + epsilon);
+    if (lane == 0) { statistics[2 * n] = mean; statistics[2 * n + 1] = r; }
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const int c = (32 * p + lane) * 8;
+        if (c >= C) continue;
+        load<8>(w + c, z);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x[p][j] = x[p][j] * r * z[j];
+        if (bias) {
+            load<8>(bias + c, z);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[p][j] += z[j];
+        }
+        store<8>(y + n * C + c, x[p]);
+    }
+}
+/* the same for any C: a block a row, read three times */
+template <class E, bool ADD>
+__global__ void norm_any(E *sum, E *y, float *statistics, const E *a, const E *b, const float *w, const float *bias, int64_t C, float epsilon)
+{
+    const int64_t n = blockIdx.x; const E *x = ADD ? sum + n * C : a + n * C;
+    float s = 0, q = 0;
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+        if (ADD) sum[n * C + c] = from_float<E>(to_float(a[n * C + c]) + to_float(b[n * C + c]));
+        s += to_float(x[c]);
+    }
+    const float mean = block_all(s, Sum()) / (float)C;
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) { const float d = to_float(x[c]) - mean; q += d * d; }
+    const float r = 1 / sqrtf(block_all(q, Sum()) / (float)C + epsilon);
+    if (threadIdx.x == 0) { statistics[2 * n] = mean; statistics[2 * n + 1] = r; }
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[n * C + c] = from_float<E>((to_float(x[c]) - mean) * r * w[c] + (bias ? bias[c] : 0));
+}
+template <class E, bool ADD> void norm_run(Gpu &g, void *sum, void *y, float *statistics, const void *a, const void *b, const float *w, const float *bias, int64_t N, int64_t C, float epsilon)
+{
+    const unsigned blocks = grid(N, 8);
+#define NORM(P) norm_rows<E, P, ADD><<<blocks, 256, 0, g.stream>>>((E *)sum, (E *)y, statistics, (const E *)a, (const E *)b, w, bias, N, (int)C, epsilon)
+    if (!eights((size_t)C, sum, y, a, b, w, bias) || C > 2048) norm_any<E, ADD><<<(unsigned)N, 256, 0, g.stream>>>((E *)sum, (E *)y, statistics, (const E *)a, (const E *)b, w, bias, C, epsilon);
+    else if (C <= 256) NORM(1);
+    else if (C <= 512) NORM(2);
+    else if (C <= 768) NORM(3);
+    else if (C <= 1024) NORM(4);
+    else if (C <= 1536) NORM(6);
+    else NORM(8);
+#undef NORM
+    launched(g, "norm_forward");
+}
+void gpu_norm_forward(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w, const gpts_real *bias, size_t N, size_t C, double epsilon)
+{
+    Gpu &g = gpu_of(device);
+    if (g.type == GPTS_GPU_BF16) norm_run<bf16, false>(g, 0, y, statistics, x, 0, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
+    else norm_run<float, false>(g, 0, y, statistics, x, 0, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
+}
+void gpu_add_norm_forward(void *device, void *sum, void *y, gpts_real *statistics, const void *a, const void *b, const gpts_real *w, const gpts_real *bias, size_t N, size_t C, double epsilon)
+{
+    Gpu &g = gpu_of(device);
+    if (g.type == GPTS_GPU_BF16) norm_run<bf16, true>(g, sum, y, statistics, a, b, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
+    else norm_run<float, true>(g, sum, y, statistics, a, b, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
+}
+
+/* Column sums in two steps of fixed order: part [slices, count, C], then to[i][c] += their sum. */
+__global__ void sum_slices(float *to0, float *to1, const float *part, int slices, int count, int64_t C)
+{
+    __shared__ float s[8][33];
+    const int64_t c = int64_t(blockIdx.x) * 32 + threadIdx.x % 32; const int w = threadIdx.x / 32, i = blockIdx.y;
+    float x = 0;
+    if (c < C) for (int k = w; k < slices; k += 8) x += part[(int64_t(k) * count + i) * C + c];
+    s[w][threadIdx.x % 32] = x;
+    __syncthreads();
+    float *to = i ? to1 : to0;
+    if (w == 0 && c < C && to) {
+        for (int k = 1; k < 8; k++) x += s[k][threadIdx.x];
+        to[c] += x;
+    }
+}
+/* part[slice,0,c] = sum over the slice's rows of g[n,c] xhat[n,c] (x given), part[slice,1,c] (or 0, without x) = sum of g[n,c] */
+template <class E, int W, bool X>
+__global__ __launch_bounds__(256) void column_sums(float *part, const E *g, const E *x, const float *statistics, int64_t N, int64_t C, int64_t rows)
+{
+    __shared__ float all[8][32][W + 1];
+    const int lane = threadIdx.x % 32, w = threadIdx.x / 32;
+    const int64_t c = (int64_t(blockIdx.x) * 32 + lane) * W, begin = int64_t(blockIdx.y) * rows, end = begin + rows < N ? begin + rows : N;
+    float s[W] = {}, sx[W] = {}, a[W], b[W];
+    if (c < C)
+        for (int64_t n = begin + w; n < end; n += 8) {
+            load<W>(g + n * C + c, a);
+            if (X) load<W>(x + n * C + c, b);
+            const float mean = X ? statistics[2 * n] : 0, r = X ? statistics[2 * n + 1] : 0;
+#pragma unroll
+            for (int j = 0; j < W; j++) { s[j] += a[j]; if (X) sx[j] += a[j] * ((b[j] - mean) * r); }
+        }
+    for (int i = 0; i < (X ? 2 : 1); i++) {
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < W; j++) all[w][lane][j] = X && i == 0 ? sx[j] : s[j];
+        __syncthreads();
+        for (int e = threadIdx.x; e < 32 * W; e += 256) {
+            float t = 0;
+            for (int k = 0; k < 8; k++) t += all[k][e / W][e % W];
+            const int64_t column = int64_t(blockIdx.x) * 32 * W + e;
+            if (column < C) part[(int64_t(blockIdx.y) * (X ? 2 : 1) + i) * C + column] = t;
+        }
+    }
+}
+void column_run(Gpu &g, float *with_x, float *plain, const void *dy, const void *x, const float *statistics, int64_t N, int64_t C)
+{
+    const bool wide = eights((size_t)C, dy, x);
+    const int64_t across = (C + (wide ? 256 : 32) - 1) / (wide ? 256 : 32), most = 1024 / across + 1, rows = (N + most - 1) / most < 64 ? 64 : (N + most - 1) / most, slices = (N + rows - 1) / rows;
+    const int count = x ? 2 : 1;
+    float *part = scratch<float>(g, SCRATCH_SUMS, (size_t)(slices * count * C) * 4);
+    if (!part) return;
+    const dim3 blocks((unsigned)across, (unsigned)slices);
+    if (x) BY_TYPE(g, wide, (column_sums<E, W, true><<<blocks, 256, 0, g.stream>>>(part, (const E *)dy, (const E *)x, statistics, N, C, rows)));
+    else BY_TYPE(g, wide, (column_sums<E, W, false><<<blocks, 256, 0, g.stream>>>(part, (const E *)dy, (const E *)0, 0, N, C, rows)));
+    sum_slices<<<dim3(grid(C, 32), (unsigned)count), 256, 0, g.stream>>>(x ? with_x : plain, plain, part, (int)slices, count, C);
+    launched(g, "column sums");
+}
+
+/* card  (N2) dx += r (g - mean g - xhat mean(g xhat)), g = dy w; dw += sum_n dy xhat, dbias += sum_n dy: a warp a row at a time,
+         its share of dw and dbias in registers until the end, then over the block's warps, then over the blocks, in order.     */
+template <class E, int P, bool BIAS>
+__global__ __launch_bounds__(256) void norm_rows_backward(E *dx, float *part, const E *dy, const E *x, const float *w, const float *statistics, int64_t N, int C)
+{
+    extern __shared__ float all[];                                              /* [8][C] */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float wr[P][8], dw[P][8] = {}, db[BIAS ? P : 1][8] = {};
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const int c = (32 * p + lane) * 8;
+        if (c < C) load<8>(w + c, wr[p]);
+        else for (int j = 0; j < 8; j++) wr[p][j] = 0;
+    }
+    for (int64_t n = int64_t(blockIdx.x) * 8 + warp; n < N; n += int64_t(gridDim.x) * 8) {
+        const float mean = statistics[2 * n], r = statistics[2 * n + 1];
+        float g[P][8], h[P][8], o[P][8], s = 0, sx = 0;
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            const int c = (32 * p + lane) * 8;
+            if (c < C) { load<8>(dy + n * C + c, g[p]); load<8>(x + n * C + c, h[p]); load<8>(dx + n * C + c, o[p]); }
+            else for (int j = 0; j < 8; j++) { g[p][j] = 0; h[p][j] = mean; o[p][j] = 0; }
+        }
+#pragma unroll
+        for (int p = 0; p < P; p++)
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                h[p][j] = (h[p][j] - mean) * r;
+                dw[p][j] += g[p][j] * h[p][j];
+                if (BIAS) db[p][j] += g[p][j];
+                g[p][j] *= wr[p][j];
+                s += g[p][j]; sx += g[p][j] * h[p][j];
+            }
+        s = warp_sum(s) / (float)C; sx = warp_sum(sx) / (float)C;
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            const int c = (32 * p + lane) * 8;
+            if (c >= C) continue;
+#pragma unroll
+            for (int j = 0; j < 8; j++) o[p][j] += r * (g[p][j] - s - h[p][j] * sx);
+            store<8>(dx + n * C + c, o[p]);
+        }
+    }
+    for (int i = 0; i < (BIAS ? 2 : 1); i++) {
+        __syncthreads();
+#pragma unroll
+        for (int p = 0; p < P; p++) {
+            const int c = (32 * p + lane) * 8;
+            if (c < C) store<8>(all + warp * C + c, BIAS && i ? db[BIAS ? p : 0] : dw[p]);
+        }
+        __syncthreads();
+        for (int c = threadIdx.x; c < C; c += 256) {
+            float t = 0;
+            for (int k = 0; k < 8; k++) t += all[k * C + c];
+            part[(int64_t(blockIdx.x) * (BIAS ? 2 : 1) + i) * C + c] = t;
+        }
+    }
+}
+template <class E> __global__ void norm_any_backward(E *dx, const E *dy, const E *x, const float *w, const float *statistics, int64_t C)
+{
+    const int64_t n = blockIdx.x; const float mean = statistics[2 * n], r = statistics[2 * n + 1];
+    float s = 0, sx = 0;
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) { const float g = to_float(dy[n * C + c]) * w[c]; s += g; sx += g * ((to_float(x[n * C + c]) - mean) * r); }
+    s = block_all(s, Sum()) / (float)C; sx = block_all(sx, Sum()) / (float)C;
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
+        dx[n * C + c] = from_float<E>(to_float(dx[n * C + c]) + r * (to_float(dy[n * C + c]) * w[c] - s - (to_float(x[n * C + c]) - mean) * r * sx));
+}
+template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *dbias, const void *dy, const void *x, const float *w, const float *statistics, int64_t N, int64_t C)
+{
+    if (!eights((size_t)C, dx, dy, x, w) || C > 1024) return false;
+    const int64_t blocks = N / 8 + 1 < 264 ? N / 8 + 1 : 264;
+    float *part = scratch<float>(g, SCRATCH_SUMS, (size_t)(blocks * 2 * C) * 4);
+    if (!part) return true;
+    const size_t bytes = (size_t)C * 32;
+#define NORM(P) do { \
+    if (dbias) norm_rows_backward<E, P, true><<<(unsigned)blocks, 256, bytes, g.stream>>>((E *)dx, part, (const E *)dy, (const E *)x, w, statistics, N, (int)C); \
+    else norm_rows_backward<E, P, false><<<(unsigned)blocks, 256, bytes, g.stream>>>((E *)dx, part, (const E *)dy, (const E *)x, w, statistics, N, (int)C); } while (0)
+    if (C <= 256) NORM(1);
+    else if (C <= 512) NORM(2);
+    else if (C <= 768) NORM(3);
+    else NORM(4);
+#undef NORM
+    if (dw || dbias) sum_slices<<<dim3(grid(C, 32), dbias ? 2u : 1u), 256, 0, g.stream>>>(dw, dbias, part, (int)blocks, dbias ? 2 : 1, C);
+    launched(g, "norm_backward");
+    return true;
+}
+void gpu_norm_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w, const gpts_real *statistics, size_t N, size_t C)
+{
+    Gpu &g = gpu_of(device);
+    const bool half = g.type == GPTS_GPU_BF16;
+    if (half ? norm_backward_run<bf16>(g, dx, dw, dbias, dy, x, w, statistics, (int64_t)N, (int64_t)C)
+             : norm_backward_run<float>(g, dx, dw, dbias, dy, x, w, statistics, (int64_t)N, (int64_t)C)) return;
+    if (dw || dbias) column_run(g, dw, dbias, dy, x, statistics, (int64_t)N, (int64_t)C);
+    if (half) norm_any_backward<<<(unsigned)N, 256, 0, g.stream>>>((bf16 *)dx, (const bf16 *)dy, (const bf16 *)x, w, statistics, (int64_t)C);
+    else norm_any_backward<<<(unsigned)N, 256, 0, g.stream>>>((float *)dx, (const float *)dy, (const float *)x, w, statistics, (int64_t)C);
+    launched(g, "norm_backward");
+}
+
+/* card  (L1) y = x w + bias;  (L2) dx = dy w^T, dw += x^T dy in fp32, dbias += sum of dy */
+void gpu_linear_forward(void *device, void *y, const void *x, const gpts_real *w, const gpts_real *bias, size_t N, size_t in, size_t out)
+{
+    Gpu &g = gpu_of(device);
+    product(g, false, false, out, N, in, factor(g, w), out, x, in, y, out, g.type, false, factor(g, bias));
+}
+void gpu_linear_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w, size_t N, size_t in, size_t out)
+{
+    Gpu &g = gpu_of(device);
+    if (dbias) column_run(g, 0, dbias, dy, 0, 0, (int64_t)N, (int64_t)out);
+    if (dw) product(g, false, true, out, in, N, dy, out, x, in, dw, out, GPTS_GPU_F32, true, 0);
+    if (dx) product(g, true, false, in, N, out, factor(g, w), out, dy, out, dx, in, g.type, false, 0);
+}
+
+/* card  (G1) y = g(x), (G2) dx = dy g'(x).  In bf16 mode the normal distribution is by a rational form of seven digits
+         (Abramowitz, Stegun 7.1.26), which gives exp(-x^2/2), needed by the derivative, on the way.                       */
+template <class E> struct is_float { static constexpr bool value = sizeof(E) == 4; };
+struct Value { float y, slope; };
+template <class E, int KIND, bool SLOPE> __device__ __forceinline__ Value activation(float x)
+{
+    Value v; v.slope = 0;
+    if (KIND == GPTS_RELU) { v.y = !(x <= 0) ? x : 0; v.slope = !(x <= 0) ? 1.f : 0.f; return v; }
+    if (KIND == GPTS_GELU_TANH) {
+        const float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+        const float s = is_float<E>::value ? 1 / (1 + expf(-2 * u)) : __fdividef(1.f, 1 + __expf(-2 * u));
+        v.y = x * s;
+        if (SLOPE) v.slope = s + x * s * (1 - s) * (2 * 0.7978845608028654f) * (1 + 3 * 0.044715f * x * x);
+        return v;
+    }
+    if (is_float<E>::value) {
+        const float phi = 0.5f * erfcf(-0.70710678f * x);
+        v.y = x * phi;
+        if (SLOPE) v.slope = phi + x * 0.3989422804014327f * expf(-0.5f * x * x);
+    } else {
+        const float z = 0.70710678f * fabsf(x), t = __fdividef(1.f, 1 + 0.3275911f * z), e = __expf(-z * z);
+        const float tail = 0.5f * e * (t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)))));
+        const float phi = x > 0 ? 1 - tail : tail;
+        v.y = x * phi;
+        if (SLOPE) v.slope = phi + x * 0.3989422804014327f * e;
+        if (!(fabsf(x) <= 3e38f)) { v.y = x > 0 ? x : x < 0 ? 0 : x; v.slope = x > 0 ? 1.f : x < 0 ? 0.f : x; }
+    }
+    return v;
+}
+enum { ACT_FORWARD, ACT_BACKWARD, ACT_EXCHANGE };
+template <class E, int W, int KIND, int WHAT> __global__ void activation_items(E *y, const E *dy, E *x, int64_t n)
+{
+    const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+    if (i >= n) return;
+    float a[W], d[W];
+    load<W>(x + i, a);
+    if (WHAT != ACT_FORWARD) load<W>(dy + i, d);
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        const Value v = activation<E, KIND, WHAT != ACT_FORWARD>(a[j]);
+        a[j] = v.y; d[j] = WHAT == ACT_FORWARD ? v.y : d[j] * v.slope;
+    }
+    store<W>(y + i, d);
+    if (WHAT == ACT_EXCHANGE) store<W>(x + i, a);
+}
+template <int WHAT> void activation_run(Gpu &g, void *y, const void *dy, void *x, int64_t n, gpts_activation kind)
+{
+#define ACTIVATE(KIND) BY_TYPE(g, eights((size_t)n, y, dy, x), (activation_items<E, W, KIND, WHAT><<<grid(n, 256 * W), 256, 0, g.stream>>>((E *)y, (const E *)dy, (E *)x, n)))
+    if (!n) return;
+    if (kind == GPTS_GELU_TANH) ACTIVATE(GPTS_GELU_TANH);
+    else if (kind == GPTS_GELU_ERF) ACTIVATE(GPTS_GELU_ERF);
+    else ACTIVATE(GPTS_RELU);
+#undef ACTIVATE
+    launched(g, "activation");
+}
+void gpu_activation_forward(void *device, void *y, const void *x, size_t n, gpts_activation kind) { activation_run<ACT_FORWARD>(gpu_of(device), y, 0, (void *)(uintptr_t)x, (int64_t)n, kind); }
+void gpu_activation_backward(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind) { activation_run<ACT_BACKWARD>(gpu_of(device), dx, dy, (void *)(uintptr_t)x, (int64_t)n, kind); }
+void gpu_activation_exchange(void *device, void *dx, const void *dy, void *x, size_t n, gpts_activation kind) { activation_run<ACT_EXCHANGE>(gpu_of(device), dx, dy, x, (int64_t)n, kind); }
+
+/* card  (D1) y = a + mask b / (1 - rate), (D2) the same without a: the CPU's counter-based masks, bit for bit */
+__host__ __device__ inline uint64_t mixed(uint64_t z)
+{
+    z += 0x9E3779B97F4A7C15u; z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u; z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+template <class E, int W> __global__ void add_items(E *y, const E *a, const E *b, int64_t n, uint64_t key, uint64_t threshold, float scale)
+{
+    const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+    if (i >= n) return;
+    float u[W] = {}, v[W];
+    load<W>(b + i, v);
+    if (a) load<W>(a + i, u);
+#pragma unroll
+    for (int j = 0; j < W; j++) u[j] += !threshold ? v[j] : mixed(key ^ (uint64_t)(i + j)) >> 11 >= threshold ? v[j] * scale : 0;
+    store<W>(y + i, u);
+}
+void gpu_add_forward(void *device, void *y, const void *a, const void *b, size_t n, const gpts_dropout *drop)
+{
+    Gpu &g = gpu_of(device);
+    uint64_t key = 0, threshold = 0; float scale = 1;
+    if (!n) return;
+    if (drop && drop->rate > 0) {
+        key = mixed(mixed(mixed(drop->seed) ^ drop->step) ^ ((uint64_t)drop->layer << 32 | drop->site));
+        threshold = (uint64_t)(drop->rate * 9007199254740992.0); scale = (float)(1 / (1 - drop->rate));
+    }
+    BY_TYPE(g, eights(n, y, a, b), (add_items<E, W><<<grid((int64_t)n, 256 * W), 256, 0, g.stream>>>((E *)y, (const E *)a, (const E *)b, (int64_t)n, key, threshold, scale)));
+    launched(g, "add");
+}
+void gpu_add_backward(void *device, void *db, const void *dy, size_t n, const gpts_dropout *drop) { gpu_add_forward(device, db, 0, dy, n, drop); }
+
+/* card  (Q1) z[b,t,s] = x[b,t-k+1+s], 0 before the row's start;  (Q2) dx[b,p] += sum_t dz[b,t,p-t+k-1] */
+template <class E> __global__ void window_items(E *z, const E *x, const int32_t *first, int64_t items, int64_t T, int64_t C, int64_t k)
+{
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const int64_t c = i % C, s = i / C % k, n = i / C / k, t = n % T, start = first ? first[n / T] : 0;
+    z[i] = t + s + 1 >= k + start ? x[(n + s + 1 - k) * C + c] : from_float<E>(0);
+}
+template <class E> __global__ void window_items_backward(E *dx, const E *dz, const int32_t *first, int64_t items, int64_t T, int64_t C, int64_t k)
+{
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const int64_t c = i % C, n = i / C, p = n % T, start = first ? first[n / T] : 0;
+    if (p < start) return;
+    float s = to_float(dx[i]);
+    for (int64_t t = p; t < p + k && t < T; t++) s += to_float(dz[((n - p + t) * k + (p + k - 1 - t)) * C + c]);
+    dx[i] = from_float<E>(s);
+}
+void gpu_window_forward(void *device, void *z, const void *x, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
+{
+    Gpu &g = gpu_of(device); const int64_t items = (int64_t)(B * T * C * k);
+    BY_TYPE(g, false, (window_items<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)z, (const E *)x, first, items, (int64_t)T, (int64_t)C, (int64_t)k)));
+    launched(g, "window_forward");
+}
+void gpu_window_backward(void *device, void *dx, const void *dz, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
+{
+    Gpu &g = gpu_of(device); const int64_t items = (int64_t)(B * T * C);
+    BY_TYPE(g, false, (window_items_backward<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)dx, (const E *)dz, first, items, (int64_t)T, (int64_t)C, (int64_t)k)));
+    launched(g, "window_backward");
+}
+
+/* card  (X1) logits = x w^T in fp32 */
+void gpu_logits(void *device, gpts_real *logits, const void *x, const gpts_real *w, size_t N, size_t C, size_t V)
+{
+    Gpu &g = gpu_of(device);
+    product(g, true, false, V, N, C, factor(g, w), C, x, C, logits, V, GPTS_GPU_F32, false, 0);
+}
+
+/* card  (X2) losses[n] = lse_n - logits[n,target], (X3) in place logits = p - [v = target], 0 for ignored targets: one block a row,
+         which is read from memory once and kept on the chip where it fits (KEPT), else read three times                       */
+template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(512) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
+{
+    extern __shared__ uint4 kept[];
+    const int64_t n = blockIdx.x; E *row = logits + n * ld, *x = KEPT ? (E *)kept : row;
+    const int target = targets[n];
+    constexpr int W = 8;
+    const int64_t whole = V / W * W;
+    float z[W], top = -INFINITY, s = 0;
+    if (target < 0) {
+        if (threadIdx.x == 0) losses[n] = 0;
+        if (GRADIENT) for (int64_t v = threadIdx.x; v < ld / W; v += blockDim.x) { for (int j = 0; j < W; j++) z[j] = 0; store<W>(row + v * W, z); }
+        return;
+    }
+#pragma unroll 4
+    for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
+        load<W>(row + v, z);
+        if (KEPT) store<W>(x + v, z);
+#pragma unroll
+        for (int j = 0; j < W; j++) top = fmaxf(top, z[j]);
+    }
+    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x) { const E y = row[v]; if (KEPT) x[v] = y; top = fmaxf(top, to_float(y)); }
+    top = block_all(top, Most());
+    const float shift = top * 1.4426950408889634f;
+    for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
+        load<W>(x + v, z);
+#pragma unroll
+        for (int j = 0; j < W; j++) s += exp2f(fmaf(z[j], 1.4426950408889634f, -shift));
+    }
+    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x) s += exp2f(fmaf(to_float(x[v]), 1.4426950408889634f, -shift));
+    const float hit = to_float(x[target]);
+    s = block_all(s, Sum());                                                     /* a barrier: `hit` is read before it is written over */
+    if (threadIdx.x == 0) losses[n] = logf(s) + (top - hit);
+    if (!GRADIENT) return;
+    const float lower = shift + log2f(s);
+    for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
+        load<W>(x + v, z);
+#pragma unroll
+        for (int j = 0; j < W; j++) z[j] = exp2f(fmaf(z[j], 1.4426950408889634f, -lower)) - (v + j == target ? 1.f : 0.f);
+        store<W>(row + v, z);
+    }
+    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x)
+        row[v] = from_float<E>(exp2f(fmaf(to_float(x[v]), 1.4426950408889634f, -lower)) - (v == target ? 1.f : 0.f));
+}
+__global__ void sum_floats(double *sum, const float *x, int64_t n)
+{
+    __shared__ double part[256];
+    double s = 0;
+    for (int64_t i = threadIdx.x; i < n; i += 256) s += (double)x[i];
+    part[threadIdx.x] = s;
+    __syncthreads();
+    if (threadIdx.x == 0) { for (int i = 1; i < 256; i++) s += part[i]; *sum = s; }
+}
+enum { LOGITS_BYTES = 420 << 20 };
+template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const void *x, const float *w, const int32_t *targets, int64_t N, int64_t C, int64_t V)
+{
+    const int64_t ld = (V + 7) / 8 * 8; int64_t rows = LOGITS_BYTES / (ld * (int64_t)sizeof(E)), smem = ld * (int64_t)sizeof(E);
+    if (rows > 128) rows = rows / 128 * 128;
+    rows = rows < 1 ? 1 : rows > N ? N : rows;
+    E *logits = scratch<E>(g, SCRATCH_LOGITS, (size_t)(rows * ld) * sizeof(E));
+    float *losses = scratch<float>(g, SCRATCH_ROWS, (size_t)N * 4);
+    const E *weight = (const E *)factor(g, w);
+    if (!logits || !losses || !weight) return;
+    const bool kept = smem <= 112 * 1024, gradient = dx || dw;
+    if (kept) {
+        fine(g, cudaFuncSetAttribute(loss_rows<E, true, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
+        fine(g, cudaFuncSetAttribute(loss_rows<E, true, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
+    }
+    for (int64_t n = 0; n < N; n += rows) {
+        const int64_t count = N - n < rows ? N - n : rows;
+        const E *xn = (const E *)x + n * C; E *dxn = dx ? (E *)dx + n * C : 0;
+        product(g, true, false, (size_t)V, (size_t)count, (size_t)C, weight, (size_t)C, xn, (size_t)C, logits, (size_t)ld, g.type, false, 0);
+        const unsigned blocks = (unsigned)count;
+        if (kept && gradient) loss_rows<E, true, true><<<blocks, 512, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else if (kept) loss_rows<E, true, false><<<blocks, 512, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else if (gradient) loss_rows<E, false, true><<<blocks, 512, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else loss_rows<E, false, false><<<blocks, 512, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        launched(g, "loss");
+        if (dxn) product(g, false, false, (size_t)C, (size_t)count, (size_t)V, weight, (size_t)C, logits, (size_t)ld, dxn, (size_t)C, g.type, false, 0);
+        if (dw) product(g, false, true, (size_t)C, (size_t)V, (size_t)count, xn, (size_t)C, logits, (size_t)ld, dw, (size_t)C, GPTS_GPU_F32, true, 0);
+    }
+    sum_floats<<<1, 256, 0, g.stream>>>(sum, losses, N);
+    launched(g, "loss");
+}
+void gpu_loss(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w, const int32_t *targets, size_t N, size_t C, size_t V)
+{
+    Gpu &g = gpu_of(device);
+    if (g.type == GPTS_GPU_BF16) loss_run<bf16>(g, sum, dx, dw, x, w, targets, (int64_t)N, (int64_t)C, (int64_t)V);
+    else loss_run<float>(g, sum, dx, dw, x, w, targets, (int64_t)N, (int64_t)C, (int64_t)V);
+}
+
+/* card  (O1) sum of squares in double: threads, then blocks, in order; the one operation but download that waits */
+__global__ void square_items(double *part, const float *x, int64_t n)
+{
+    __shared__ double all[256];
+    double s = 0;
+    for (int64_t i = int64_t(blockIdx.x) * 256 + threadIdx.x; i < n; i += int64_t(gridDim.x) * 256) s += (double)x[i] * (double)x[i];
+    all[threadIdx.x] = s;
+    __syncthreads();
+    for (int m = 128; m; m >>= 1) { if (threadIdx.x < m) all[threadIdx.x] += all[threadIdx.x + m]; __syncthreads(); }
+    if (threadIdx.x == 0) part[blockIdx.x] = all[0];
+}
+__global__ void square_total(double *part, int n)
+{
+    if (threadIdx.x == 0) { double s = 0; for (int i = 0; i < n; i++) s += part[i]; part[n] = s; }
+}
+void gpu_sum_squares(void *device, double *sum, const gpts_real *x, size_t n)
+{
+    Gpu &g = gpu_of(device);
+    const int blocks = n < 1 << 20 ? 64 : 1056;
+    double *part = scratch<double>(g, SCRATCH_SUMS, (size_t)(blocks + 1) * 8);
+    *sum = 0;
+    if (!part || !n) return;
+    square_items<<<(unsigned)blocks, 256, 0, g.stream>>>(part, x, (int64_t)n);
+    square_total<<<1, 32, 0, g.stream>>>(part, blocks);
+    if (launched(g, "sum_squares")) gpu_download(device, sum, part + blocks, 8);
+}
+
+/* ==== @@TRAIN ============================================================================================================= */
+
+/* card  (O2) on all tensors in one launch, a block a chunk of one; the shadow in bf16 is written along */
+struct Adam { float scale, rate, beta1, rest1, beta2, rest2, step, second, epsilon; };
+enum { CHUNK = 8192 };
+__device__ __forceinline__ float adam(float p, float g, float &m, float &v, const Adam &a, float keep)
+{
+    const float d = a.scale * g;
+    m = a.beta1 * m + a.rest1 * d; v = a.beta2 * v + a.rest2 * d * d;
+    return p * keep - a.step * m / (sqrtf(v) * a.second + a.epsilon);
+}
+__global__ __launch_bounds__(256) void adamw_chunks(const Chunk *chunks, const Adam a)
+{
+    const Chunk c = chunks[blockIdx.x];
+    const float keep = 1 - a.rate * c.decay;
+    const int n4 = c.n / 4 * 4;
+    for (int i = threadIdx.x * 4; i < n4; i += 1024) {
+        float4 p = *(float4 *)(c.p + i), g = *(float4 *)(c.g + i), m = *(float4 *)(c.m + i), v = *(float4 *)(c.v + i);
+        p.x = adam(p.x, g.x, m.x, v.x, a, keep); p.y = adam(p.y, g.y, m.y, v.y, a, keep);
+        p.z = adam(p.z, g.z, m.z, v.z, a, keep); p.w = adam(p.w, g.w, m.w, v.w, a, keep);
+        *(float4 *)(c.p + i) = p; *(float4 *)(c.m + i) = m; *(float4 *)(c.v + i) = v; *(float4 *)(c.g + i) = make_float4(0, 0, 0, 0);
+        if (c.shadow) {
+            union { __nv_bfloat162 h[2]; uint2 raw; } u;
+            u.h[0] = __floats2bfloat162_rn(p.x, p.y); u.h[1] = __floats2bfloat162_rn(p.z, p.w);
+            *(uint2 *)(c.shadow + i) = u.raw;
+        }
+    }
+    for (int i = n4 + threadIdx.x; i < c.n; i += 256) {
+        float m = c.m[i], v = c.v[i];
+        const float p = adam(c.p[i], c.g[i], m, v, a, keep);
+        c.p[i] = p; c.m[i] = m; c.v[i] = v; c.g[i] = 0;
+        if (c.shadow) c.shadow[i] = from_float<bf16>(p);
+    }
+}
+void gpu_adamw_all(void *device, const gpts_update *tensors, size_t n, double gscale, double rate, double beta1, double beta2, double epsilon, uint64_t step)
+{
+    Gpu &g = gpu_of(device);
+    std::vector<Chunk> whole, chunks;
+    for (size_t i = 0; i < n; i++) {
+        char *base; Memory *m = memory_of(g, tensors[i].p, &base);
+        Chunk c; memset(&c, 0, sizeof c);
+        c.p = tensors[i].p; c.g = tensors[i].g; c.m = tensors[i].m; c.v = tensors[i].v; c.decay = (float)tensors[i].decay;
+        c.shadow = m && m->shadow && !m->stale ? m->shadow + (tensors[i].p - (float *)base) : 0;
+        c.n = (int32_t)(tensors[i].n < INT32_MAX ? tensors[i].n : INT32_MAX);
+        whole.push_back(c);
+    }
+    if (whole.size() != g.updates.size() || memcmp(whole.data(), g.updates.data(), whole.size() * sizeof(Chunk))) {
+        for (size_t i = 0; i < n; i++)
+            for (size_t at = 0; at < tensors[i].n; at += CHUNK) {
+                Chunk c = whole[i];
+                c.p += at; c.g += at; c.m += at; c.v += at; if (c.shadow) c.shadow += at;
+                c.n = (int32_t)(tensors[i].n - at < CHUNK ? tensors[i].n - at : CHUNK);
+                chunks.push_back(c);
+            }
+        g.updates.clear(); g.chunks = chunks.size();
+        Chunk *list = scratch<Chunk>(g, SCRATCH_UPDATES, (chunks.size() + 1) * sizeof(Chunk));
+        if (!list) return;
+        gpu_upload(device, list, chunks.data(), chunks.size() * sizeof(Chunk));
+        g.updates = whole;
+    }
+    if (!g.chunks) return;
+    Adam a;
+    a.scale = (float)gscale; a.rate = (float)rate; a.beta1 = (float)beta1; a.rest1 = (float)(1 - beta1); a.beta2 = (float)beta2; a.rest2 = (float)(1 - beta2);
+    a.step = (float)(rate / (1 - pow(beta1, (double)step))); a.second = (float)(1 / sqrt(1 - pow(beta2, (double)step))); a.epsilon = (float)epsilon;
+    adamw_chunks<<<(unsigned)g.chunks, 256, 0, g.stream>>>((const Chunk *)g.scratch[SCRATCH_UPDATES], a);
+    launched(g, "adamw");
+}
+void gpu_adamw(void *device, gpts_real *p, gpts_real *grad, gpts_real *m, gpts_real *v, size_t n, double gscale, double rate, double decay,
+               double beta1, double beta2, double epsilon, uint64_t step)
+{
+    gpts_update one; memset(&one, 0, sizeof one);
+    one.p = p; one.g = grad; one.m = m; one.v = v; one.n = n; one.decay = decay;
+    gpu_adamw_all(device, &one, 1, gscale, rate, beta1, beta2, epsilon, step);
+}
+
+/* ==== @@MODEL  a layer's heads in a model; the table; attach ================================================================ */
+
+/* what the device derives from a layer's heads: gpts_heads' plan */
+struct HeadsPlan { int64_t longest, T; double theta; void *prepared; size_t bytes; unsigned char kind[256], wide[256]; };
+
+HeadsPlan *plan_of(Gpu &g, const gpts_heads *heads)
+{
+    gpts_heads *h = (gpts_heads *)(uintptr_t)heads;          /* the plan is a cache behind it */
+    if (!h->plan) {
+        HeadsPlan *plan = new (std::nothrow) HeadsPlan;
+        if (!plan) { fail(g, GPTS_NO_MEMORY, "%s%s", "out of memory: a layer's heads", ""); return 0; }
+        memset(plan, 0, sizeof *plan);
+        memset(plan->kind, GPTS_GPU_PRUNED, sizeof plan->kind);
+        for (size_t s = 0; s < h->K && h->H <= 256; s++) {
+            const int32_t at = h->static_slot[s];
+            plan->kind[h->kept[s]] = at < 0 ? GPTS_GPU_LIVE : h->tail_start && (size_t)h->tail_start[at] < h->S ? GPTS_GPU_LINEAR : GPTS_GPU_EXACT;
+        }
+        h->plan = (struct gpts_pattern_plan *)plan;
+    }
+    return (HeadsPlan *)h->plan;
+}
+gpts_status gpu_prepare(void *device, gpts_heads *heads, size_t T, char *error)
+{
+    Gpu &g = gpu_of(device);
+    for (size_t s = 0; s < heads->n && T > heads->S; s++)
+        if (!heads->tail_start || (size_t)heads->tail_start[s] >= heads->S) {
+            if (error) snprintf(error, GPTS_ERROR_BYTES, "%llu positions, but a static head in exact form is defined up to %llu", (unsigned long long)T, (unsigned long long)heads->S);
+            return GPTS_TOO_LONG;
+        }
+    if (heads->H > 256) {
+        if (error) snprintf(error, GPTS_ERROR_BYTES, "%llu heads a layer; on the GPU at most 256 are supported", (unsigned long long)heads->H);
+        return GPTS_UNSUPPORTED;
+    }
+    HeadsPlan *plan = plan_of(g, heads);
+    if (plan) plan->longest = (int64_t)T;
+    return plan ? GPTS_OK : gpu_status(device, error);
+}
+void gpu_forget(void *device, gpts_heads *heads)
+{
+    Gpu &g = gpu_of(device);
+    HeadsPlan *plan = (HeadsPlan *)heads->plan;
+    if (!plan) return;
+    if (plan->prepared) { cudaStreamSynchronize(g.stream); cudaFree(plan->prepared); }
+    delete plan;
+    heads->plan = 0;
+}
+
+/* the call of @@CALL for these heads over B rows of T positions; row_bytes apart in qkv and y */
+bool attention_of(Gpu &g, gpts_gpu_attention &a, const gpts_heads *heads, HeadsPlan *plan, int64_t B, int64_t T, double scale, double theta, int64_t room,
+                  void *y, void *qkv, float *lse)
+{
+    const int64_t U = (int64_t)heads->U, K = (int64_t)heads->K, D = (int64_t)heads->D, wide = (2 * U + K) * D, size = (int64_t)g.size();
+    memset(&a, 0, sizeof a);
+    a.type = g.type; a.D = (int)D; a.B = B; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0; a.kind = plan->kind; a.wide = plan->wide;
+    a.theta = U ? theta : 0; a.rotated = 1; a.scale = (float)scale; a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho;
+    a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.lse = lse; a.stream = g.stream;
+    auto at = [&](void *p, int64_t column, int64_t row) { Tensor x; x.data = p ? (char *)p + column * size : 0; x.h = D; x.t = row; x.b = room * row; return x; };
+    a.q = at(qkv, 0, wide); a.k = at(qkv, U * D, wide); a.v = at(qkv, 2 * U * D, wide); a.y = at(y, 0, K * D);
+    if (plan->T == T && plan->theta == a.theta) { a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; return true; }
+    const size_t need = gpts_gpu_attention_prepared_size(&a);
+    if (need > plan->bytes) {
+        if (plan->prepared) { cudaStreamSynchronize(g.stream); cudaFree(plan->prepared); }
+        plan->prepared = 0; plan->bytes = 0; plan->T = 0;
+        if (!fine(g, cudaMalloc(&plan->prepared, need), "the tables of a layer's heads")) { plan->prepared = 0; return false; }
+        plan->bytes = need;
+    }
+    a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; plan->T = 0;
+    if ((heads->n || a.theta > 0) && gpts_gpu_attention_prepare(&a) != GPTS_GPU_OK) { fail(g, GPTS_UNSUPPORTED, "%s%s", a.error, ""); return false; }
+    plan->T = T; plan->theta = a.theta;
+    return true;
+}
+bool attention_work(Gpu &g, gpts_gpu_attention &a, bool backward)
+{
+    a.workspace_bytes = gpts_gpu_attention_workspace_size(&a, backward);
+    a.workspace = scratch<void>(g, SCRATCH_ATTENTION, a.workspace_bytes ? a.workspace_bytes : 1);
+    return a.workspace != 0;
+}
+void attention_said(Gpu &g, gpts_gpu_attention &a, gpts_gpu_status status)
+{
+    if (status != GPTS_GPU_OK) fail(g, status == GPTS_GPU_FAILED ? GPTS_DEVICE : status == GPTS_GPU_UNSUPPORTED ? GPTS_UNSUPPORTED : GPTS_BAD_ARGUMENT, "%s%s", a.error, "");
+}
+
+/* rows of padded batches [B,T,width], moved to the start: to [B,room,width] = row first[b] + t where t < length[b], else 0; and back */
+template <class E> __global__ void rows_gather(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items, int64_t T, int64_t room, int64_t width)
+{
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const int64_t c = i % width, t = i / width % room, b = i / width / room, start = first ? first[b] : 0, n = length ? length[b] : T - start;
+    to[i] = t < n ? from[(b * T + start + t) * width + c] : from_float<E>(0);
+}
+template <class E> __global__ void rows_scatter(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items, int64_t T, int64_t room, int64_t width)
+{
+    const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i >= items) return;
+    const int64_t c = i % width, b = i / width / T, start = first ? first[b] : 0, t = i / width % T - start, n = length ? length[b] : T - start;
+    to[i] = t >= 0 && t < n ? from[(b * room + t) * width + c] : from_float<E>(0);
+}
+/* rows past the end of a sequence are 0; a block a row */
+template <class E> __global__ void rows_mask(E *x, const int32_t *length, int64_t T, int64_t width)
+{
+    if (int64_t(blockIdx.x) < length[blockIdx.y]) return;
+    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) x[(blockIdx.y * T + blockIdx.x) * width + c] = from_float<E>(0);
+}
+void gather(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
+{
+    const int64_t items = (int64_t)B * room * width;
+    BY_TYPE(g, false, (rows_gather<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items, (int64_t)T, room, width)));
+}
+void scatter(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
+{
+    const int64_t items = (int64_t)(B * T) * width;
+    BY_TYPE(g, false, (rows_scatter<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items, (int64_t)T, room, width)));
+}
+
+/* card  (R1) (A1) (M1).  Rows that start late are moved to the front first; rows that end early run to the end, which no earlier row
+         sees, and are 0 afterwards.                                                                                            */
+void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_real *lse, void *qkv, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta)
+{
+    Gpu &g = gpu_of(device); gpts_gpu_attention a; HeadsPlan *plan = plan_of(g, heads);
+    if (!plan || !heads->K || !B || !T) return;
+    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T, wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
+    char *work = 0; void *yr = y, *qkvr = qkv;
+    if (first) {
+        if (!(work = scratch<char>(g, SCRATCH_ROWS, (size_t)((int64_t)B * room * (wide + kept)) * g.size()))) return;
+        qkvr = work; yr = work + (int64_t)B * room * wide * (int64_t)g.size();
+        gather(g, qkvr, qkv, first, length, B, T, room, wide);
+    }
+    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, first ? room : (int64_t)T, yr, qkvr, lse) || !attention_work(g, a, false)) return;
+    attention_said(g, a, gpts_gpu_attention_rotate(&a, 0));
+    attention_said(g, a, gpts_gpu_attention_forward(&a));
+    if (first) scatter(g, y, yr, first, length, B, T, room, kept);
+    else if (length) {
+        const dim3 blocks((unsigned)T, (unsigned)B);
+        BY_TYPE(g, false, (rows_mask<E><<<blocks, 128 * W, 0, g.stream>>>((E *)y, length, (int64_t)T, kept)));
+    }
+    launched(g, "attention_forward");
+}
+/* card  (A2) (M2) (R2) */
+void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y, const gpts_real *lse, const void *qkv, const int32_t *first,
+                            const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho, gpts_real *, gpts_real *)
+{
+    Gpu &g = gpu_of(device); gpts_gpu_attention a; HeadsPlan *plan = plan_of(g, heads);
+    if (dalpha || drho) { fail(g, GPTS_UNSUPPORTED, "%s%s", "patterns are trained on the CPU only: on the GPU they stay as they were fitted", ""); return; }
+    if (!plan || !heads->K || !B || !T) return;
+    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T, wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
+    const int64_t D = (int64_t)heads->D, U = (int64_t)heads->U, size = (int64_t)g.size(), rows = (int64_t)B * room;
+    const bool moved = first || length;
+    void *yr = (void *)(uintptr_t)y, *qkvr = (void *)(uintptr_t)qkv, *dyr = (void *)(uintptr_t)dy, *dqkvr = dqkv;
+    if (moved) {
+        char *work = scratch<char>(g, SCRATCH_ROWS, (size_t)(rows * 2 * (wide + kept) * size));
+        if (!work) return;
+        qkvr = work; dqkvr = work + rows * wide * size; yr = work + 2 * rows * wide * size; dyr = work + rows * (2 * wide + kept) * size;
+        gather(g, qkvr, qkv, first, length, B, T, room, wide);
+        gather(g, yr, y, first, length, B, T, room, kept);
+        gather(g, dyr, dy, first, length, B, T, room, kept);
+    }
+    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, moved ? room : (int64_t)T, yr, qkvr, (float *)(uintptr_t)lse) || !attention_work(g, a, true)) return;
+    if (first) attention_said(g, a, gpts_gpu_attention_rotate(&a, 0));
+    a.dq = a.q; a.dk = a.k; a.dv = a.v; a.dy = a.y;
+    a.dq.data = dqkvr; a.dk.data = (char *)dqkvr + U * D * size; a.dv.data = (char *)dqkvr + 2 * U * D * size; a.dy.data = dyr;
+    attention_said(g, a, gpts_gpu_attention_backward(&a));
+    if (moved) scatter(g, dqkv, dqkvr, first, length, B, T, room, wide);
+    launched(g, "attention_backward");
+}
+
+/* ==== @@SAMPLE ============================================================================================================ */
+
+void gpu_cache_fill(void *device, const gpts_heads *, gpts_cache *, const void *, const int32_t *, size_t) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
+void gpu_attention_decode(void *device, const gpts_heads *, gpts_cache *, void *, void *, const int32_t *, double, double) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
+
+/* ---- the table, and a model on it ------------------------------------------------------------------------------------------ */
+
+void gpu_close(Gpu *g)
+{
+    cudaSetDevice(g->device);
+    if (g->stream) cudaStreamSynchronize(g->stream);
+    for (auto &p : g->products) product_plan_free(p.second);
+    for (auto &m : g->memory) { if (m.second.shadow) cudaFree(m.second.shadow); cudaFree(m.first); }
+    for (int i = 0; i < SCRATCH_COUNT; i++) if (g->scratch[i]) cudaFree(g->scratch[i]);
+    if (g->stage) cudaFreeHost(g->stage);
+    if (g->stage_free) cudaEventDestroy(g->stage_free);
+    if (g->lt) cublasLtDestroy(g->lt);
+    if (g->stream) cudaStreamDestroy(g->stream);
+    cudaGetLastError();
+    delete g;
+}
+void gpu_hold(void *device, int change) { Gpu *g = (Gpu *)device; g->holds += change; if (g->holds <= 0) gpu_close(g); }
+
+void gpu_table(Gpu &g)
+{
+    gpts_ops &o = g.ops; memset(&o, 0, sizeof o);
+    o.name = "cuda"; o.activation_bytes = g.size(); o.queued = 1; o.hold = gpu_hold;
+    o.allocate = gpu_allocate; o.release = gpu_release; o.upload = gpu_upload; o.download = gpu_download; o.copy = gpu_copy; o.zero = gpu_zero; o.status = gpu_status;
+    o.prepare = gpu_prepare; o.forget = gpu_forget;
+    o.embed_forward = gpu_embed_forward; o.embed_backward = gpu_embed_backward;
+    o.norm_forward = gpu_norm_forward; o.add_norm_forward = gpu_add_norm_forward; o.norm_backward = gpu_norm_backward;
+    o.linear_forward = gpu_linear_forward; o.linear_backward = gpu_linear_backward;
+    o.activation_forward = gpu_activation_forward; o.activation_backward = gpu_activation_backward; o.activation_exchange = gpu_activation_exchange;
+    o.add_forward = gpu_add_forward; o.add_backward = gpu_add_backward; o.window_forward = gpu_window_forward; o.window_backward = gpu_window_backward;
+    o.attention_forward = gpu_attention_forward; o.attention_backward = gpu_attention_backward;
+    o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode;
+    o.logits = gpu_logits; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
+}
+gpts_status refuse(gpts_model *m, gpts_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format); vsnprintf(m->error, sizeof m->error, format, list); va_end(list);
+    return status;
+}
+} /* namespace */
+
+extern "C" gpts_status gpts_gpu_attach_precision(gpts_model *m, int device, int type)
+{
+    int count = 0, major = 0; size_t room = 0, all = 0;
+    if (m->abi != GPTS_ABI) return refuse(m, GPTS_MISMATCH, "the GPU's part is of another version, or the model's numbers are not floats");
+    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32) return refuse(m, GPTS_BAD_ARGUMENT, "a model runs in GPTS_GPU_BF16 or GPTS_GPU_F32 on the GPU");
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess) { cudaGetLastError(); return refuse(m, GPTS_DEVICE, "no NVIDIA GPU can be used: %s", cudaGetErrorString(e)); }
+    if (device < 0 || device >= count) return refuse(m, GPTS_DEVICE, "there is no GPU %d: this machine has %d, counted from 0", device, count);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (major < 8) return refuse(m, GPTS_DEVICE, "GPU %d is of compute capability %d.x; 8.0 or later is needed", device, major);
+    Gpu *g = new (std::nothrow) Gpu();
+    if (!g) return refuse(m, GPTS_NO_MEMORY, "out of memory: the GPU's state");
+    g->device = device; g->type = type;
+    gpu_table(*g);
+    if (cudaSetDevice(device) != cudaSuccess || (e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (e = cudaEventCreateWithFlags(&g->stage_free, cudaEventDisableTiming)) != cudaSuccess || (e = cudaMemGetInfo(&room, &all)) != cudaSuccess ||
+        cublasLtCreate(&g->lt) != CUBLAS_STATUS_SUCCESS || !scratch<char>(*g, SCRATCH_PRODUCT, 32 << 20)) {
+        cudaGetLastError();
+        gpu_close(g);
+        return refuse(m, GPTS_DEVICE, "GPU %d cannot be used: %s", device, e != cudaSuccess ? cudaGetErrorString(e) : "cuBLAS did not start, or the memory is full");
+    }
+    if (cudaHostAlloc((void **)&g->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) { cudaGetLastError(); g->stage = 0; }
+    const gpts_status status = gpts_model_move(m, &g->ops, g);
+    if (status != GPTS_OK) gpu_close(g);
+    return status;
+}
+extern "C" gpts_status gpts_gpu_attach(gpts_model *model, int device) { return gpts_gpu_attach_precision(model, device, GPTS_GPU_BF16); }
+#endif /* GPTS_GPU_ATTENTION_ONLY */
 #endif /* __CUDACC__ */

@@ -1,6 +1,6 @@
 /* golden.c - compares models with what PyTorch says of them.
 
-     build/tests/golden FILE...          (and golden_double)
+     build/tests/golden FILE...          (and golden_double; --gpu: on the GPU, in fp32 and in bf16, where `make gpu` built it)
 
    A file holds a model, golden.tokens and golden.targets [B,T], golden.logits,
    golden.loss, golden.grad.NAME for each trained parameter, and golden.step.NAME: the
@@ -14,7 +14,15 @@
 #include "gptstatic.h"
 #include "test.h"
 
+#ifdef GPTS_CUDA
+#define GPTS_GPU_DECLARATIONS
+#include "gpu.cu"
+#endif
+
 static const double tolerance = sizeof(gpts_real) == 8 ? 1e-6 : 2e-5;
+/* on the GPU: 1e-4 in fp32; in bf16, of 8 bits, what such models' activations and gradients lose */
+enum { ON_CPU = -1 };
+static int place = ON_CPU;                          /* or GPTS_GPU_F32, GPTS_GPU_BF16 */
 
 static struct { char sentence[512]; } why;          /* why the present file fails */
 static int fails(const char *what, const char *detail)
@@ -164,10 +172,13 @@ static int compare(gpts_file *file, gpts_model *model, figure *logits, figure *l
         double size;
         if (!t->trainable) continue;
         if (!g) { fails("no gradient for", t->name); goto done; }
-        for (i = 0; i < t->size; i++) g[i] = (gpts_real)((double)g[i] / (double)count);
+        free(theirs); theirs = (gpts_real *)malloc((t->size + 1) * sizeof *theirs);
+        if (!theirs) goto done;
+        model->ops->download(model->device, theirs, g, t->size * sizeof *g);
+        for (i = 0; i < t->size; i++) theirs[i] = (gpts_real)((double)theirs[i] / (double)count);
         size = norm(grads[k], t->size);
-        figure_add(grad, distance(g, grads[k], t->size) / (size < 1e-9 * whole ? whole : size), t->name);
-        memcpy(g, grads[k], t->size * sizeof *g);
+        figure_add(grad, distance(theirs, grads[k], t->size) / (size < (place == 2 ? 1e-3 : 1e-9) * whole ? whole : size), t->name);
+        model->ops->upload(model->device, g, grads[k], t->size * sizeof *g);
     }
     trainer.loss_count = 1;
     if (gpts_trainer_apply(&trainer, NULL) != GPTS_OK) { fails("step", trainer.error); goto done; }
@@ -176,7 +187,10 @@ static int compare(gpts_file *file, gpts_model *model, figure *logits, figure *l
         if (!t->trainable) continue;
         free(theirs); theirs = read_reals(file, prefixed(name, sizeof name, "golden.step.", t->name), t->size);
         if (!theirs) goto done;
-        figure_add(step, distance(t->data, theirs, t->size) / norm(theirs, t->size), t->name);
+        free(mine); mine = (gpts_real *)malloc((t->size + 1) * sizeof *mine);
+        if (!mine) goto done;
+        model->ops->download(model->device, mine, t->data, t->size * sizeof *mine);
+        figure_add(step, distance(mine, theirs, t->size) / norm(theirs, t->size), t->name);
     }
     ok = 1;
 done:
@@ -192,18 +206,22 @@ static int one(const char *path)
     figure logits = {0, ""}, loss = {0, ""}, grad = {0, ""}, step = {0, ""};
     gpts_model model;
     gpts_file file;
+    double limit = place == ON_CPU ? tolerance : place == 0 ? 1e-4 : 5e-2;
     int ok = 0;
     memset(&model, 0, sizeof model);
     memset(&file, 0, sizeof file);
     if (gpts_model_load(&model, path, NULL) != GPTS_OK) fails("loading", model.error);
     else if (gpts_file_open(&file, path, NULL) != GPTS_OK) fails("loading", file.error);
+#ifdef GPTS_CUDA
+    else if (place != ON_CPU && gpts_gpu_attach_precision(&model, 0, place) != GPTS_OK) fails("attaching", model.error);
+#endif
     else ok = compare(&file, &model, &logits, &loss, &grad, &step);
     gpts_file_close(&file);
     gpts_model_free(&model);
     if (!ok) { printf("FAILED %-34s %s\n", base, why.sentence); return 0; }
-    ok = logits.worst <= tolerance && loss.worst <= tolerance && grad.worst <= tolerance && step.worst <= tolerance;
-    printf("%s %-34s logits %.1e  loss %.1e  gradient %.1e (%s)  step %.1e (%s)\n", ok ? "ok    " : "FAILED",
-           base, logits.worst, loss.worst, grad.worst, grad.name, step.worst, step.name);
+    ok = logits.worst <= limit && loss.worst <= limit && grad.worst <= limit && step.worst <= (place == ON_CPU ? tolerance : 1e-4);
+    printf("%s%s %-34s logits %.1e  loss %.1e  gradient %.1e (%s)  step %.1e (%s)\n", ok ? "ok    " : "FAILED",
+           place == ON_CPU ? "" : place == 0 ? "fp32 " : "bf16 ", base, logits.worst, loss.worst, grad.worst, grad.name, step.worst, step.name);
     return ok;
 }
 
@@ -211,7 +229,19 @@ int main(int argc, char **argv)
 {
     int i, passed = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (argc < 2) { fprintf(stderr, "usage: golden FILE...\n"); return 1; }
+    if (argc > 1 && !strcmp(argv[1], "--gpu")) {
+#ifdef GPTS_CUDA
+        int runs = 0;
+        for (place = GPTS_GPU_F32; place >= 0; place = place == GPTS_GPU_F32 ? GPTS_GPU_BF16 : ON_CPU)
+            for (i = 2; i < argc; i++, runs++) passed += one(argv[i]);
+        printf("%d passed, %d failed\n", passed, runs - passed);
+        return passed != runs;
+#else
+        fprintf(stderr, "golden: this build has no CUDA; `make gpu` makes one that has\n");
+        return 1;
+#endif
+    }
+    if (argc < 2) { fprintf(stderr, "usage: golden [--gpu] FILE...\n"); return 1; }
     for (i = 1; i < argc; i++) passed += one(argv[i]);
     printf("%d passed, %d failed\n", passed, argc - 1 - passed);
     return passed != argc - 1;
