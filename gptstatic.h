@@ -1116,7 +1116,7 @@ static const gpts_real gptsi_tail[10] = {
 #define GPTSI_EXP_LOW ((gpts_real)(GPTSI_FLOAT ? -87.33654 : -708.396418532264))
 #define GPTSI_EXP_HIGH ((gpts_real)(GPTSI_FLOAT ? 88.02969 : 709.0895657128241))
 
-#if defined(__i386__)                                         /* vectors need flags there */
+#if defined(__i386__) || FLT_EVAL_METHOD != 0                 /* vectors need flags there, or are of another type than a product */
 #elif defined(__clang__)
 #  define GPTSI_VECTORS 1
 #  define GPTSI_OPTIMIZE
@@ -2031,7 +2031,7 @@ GPTSI_HOT static void gptsi_add_items(void *arg, size_t begin, size_t end, size_
     } else
         for (; i < last; i++) {
             gpts_real kept = gptsi_mix(a->key ^ i) >> 11 >= a->threshold ? b[i] * scale : 0;
-            y[i] = x ? x[i] + kept : kept;
+            y[i] = x ? (gpts_real)(x[i] + kept) : kept;
         }
 }
 static void gptsi_cpu_add(void *device, void *y, const void *x, const void *b, size_t n, const gpts_dropout *drop)
@@ -3035,7 +3035,7 @@ static void gptsi_static_absorb(const gptsi_kernels *q, const gptsi_pattern *h, 
         gpts_real keep = (gpts_real)exp(before + (double)L * h->decay[r] - after);
         for (j = 0; j < L; j++)
             weight[j] = h->wide ? (gpts_real)exp((double)(L - 1 - j) * h->decay[r] + h->alpha[k * L + j] - after)
-                                : h->feed[r * L + L - 1 - j] * h->u[k * L + j];
+                                : (gpts_real)(h->feed[r * L + L - 1 - j] * h->u[k * L + j]);
         for (j = 0; j < D; j++) x[r * D + j] *= keep;
         q->rows_mul(x + r * D, D, v, ldv, weight, L);
     }
@@ -3073,13 +3073,13 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
     for (; k <= a; k++) {
         for (j = k * L; j < (k + 1) * L && j <= i; j++)
             weight[j - k * L] = h->wide ? (gpts_real)exp(h->alpha[j] + h->rho[i - j] - h->z[i])
-                                        : h->w[L - 1 + i - j] * h->u[j] * h->e[i];
+                                        : (gpts_real)(h->w[L - 1 + i - j] * h->u[j] * h->e[i]);
         q->rows_mul(y, D, gptsi_static_row(&kept, k * L), D, weight, j - k * L);
     }
     if (!t || !h->terms) return;
     for (r = 0; r < h->terms; r++)
         weight[r] = h->wide ? (gpts_real)exp(h->c[r] + (double)(i % L + h->shift) * h->decay[r] + h->n[t / L * h->terms + r] - h->z[i])
-                            : h->gain[r * L + i % L] * h->e[i];
+                            : (gpts_real)(h->gain[r * L + i % L] * h->e[i]);
     q->rows_mul(y, D, kept.x, D, weight, h->terms);
 }
 
@@ -10696,7 +10696,7 @@ static void gptsi_writer_zero_biases(gptsi_writer *w, const gpts_model *m, const
     char name[GPTS_NAME_BYTES];
     for (l = 0; l < (size_t)m->config.n_layer; l++)
         for (k = 0; k < 6; k++) {
-            snprintf(name, sizeof name, "h.%lu.%s.bias", (unsigned long)l, layer[k]);
+            snprintf(name, sizeof name, "h.%lu.%.11s.bias", (unsigned long)l, layer[k]);
             gptsi_writer_add(w, "", name, w->entries[0].dtype, 1,
                 k == 1 ? 3 * C : k == 4 ? gptsi_inner(&m->config) : C, 1, zeros);
         }

@@ -329,7 +329,7 @@ static void the_writer_refuses_what_it_could_not_read(void)
 static void names_keep_their_zero_bytes(void)
 {
     unsigned char bytes[400];
-    const float data[2] = { 1, 2 };
+    static const unsigned char data[8] = { 0, 0, 0x80, 0x3F, 0, 0, 0, 0x40 };       /* 1, 2 */
     gpts_real x;
     gpts_file file;
     size_t n = file_make(bytes, "{\"__metadata__\":{\"config\":\"{}\",\"config\\u0000x\":\"no\",\"z\":\"a\\u0000b\"},"
