@@ -35,14 +35,16 @@ matrix: ## the header under every supported language, compiler and macro; symbol
 sanitize: ## every test under ASan and UBSan, TSan, and the quick ones under valgrind
 	@sh tests/sanitize.sh
 
-bench: ## measurements: a static head beside a live one; ordinary, hybrid and static models side by side
-	@$(MAKE) --no-print-directory $(patsubst tests/bench/%.c,build/bench/%,$(wildcard tests/bench/*.c)) build/benchmark
-	@for b in $(patsubst tests/bench/%.c,build/bench/%,$(wildcard tests/bench/*.c)); do echo "== $$b"; $$b; done
-	@echo "== build/benchmark"; build/benchmark --quiet --out build/bench
+ROWS    ?=
+bench: build/bench/bench ## one table: ours, the machine's ceilings, PyTorch (PYTHON=...) and OpenBLAS where installed; ROWS="step decode": only these
+	@PYTHON="$(PYTHON)" build/bench/bench $(ROWS)
+bench-static: build/bench/static_cost build/benchmark ## a static head beside a live one; ordinary, hybrid and static models by context length
+	@build/bench/static_cost
+	@build/benchmark --quiet --out build/bench
 
 build/bench/%: tests/bench/%.c gptstatic.h
 	@mkdir -p $(@D)
-	$(CC) $(ALL) $(FAST) -o $@ $< -lm
+	$(CC) $(ALL) $(FAST) -o $@ $< -lm -ldl
 
 fuzz: ## fuzzers for everything that reads bytes, TIME=60 seconds each
 	@TIME=$(TIME) sh tests/fuzz/fuzz.sh
@@ -151,4 +153,4 @@ gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitiz
 gpu-bench: build/libgptsgpu.so ## gpu.cu beside PyTorch's flash and cuDNN attention; needs a GPU and PyTorch
 	@$(PYTHON) tests/gpu/bench.py --errors --scaling
 
-.PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench audit matrix sanitize fuzz
+.PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench bench-static audit matrix sanitize fuzz

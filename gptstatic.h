@@ -300,6 +300,8 @@ typedef struct gpts_ops {
     void (*copy)(void *device, void *to, const void *from, size_t bytes);      /* may overlap  */
     void (*zero)(void *device, void *memory, size_t bytes);
     gpts_status (*status)(void *device, char *error);         /* first failure since the last call */
+    /* optional: act(arg), with the device's workers gathered once for all its operations */
+    gpts_status (*together)(void *device, gpts_status (*act)(void *arg), void *arg);
     /* a layer's heads are about to meet T positions: derive heads->plan, the device's own, where it
        is not good for that; TOO_LONG where a pattern ends before.  forget: the patterns changed      */
     gpts_status (*prepare)(void *device, gpts_heads *heads, size_t T, char *error);
@@ -990,6 +992,9 @@ enum { GPTSI_MAX_WORKERS = 64 };
 
 #ifndef GPTS_PARALLEL_FOR
 #  ifdef _OPENMP
+#    if _OPENMP >= 201307
+#      define GPTSI_CREW 1                                   /* below */
+#    endif
 static void gptsi_parallel_openmp(int threads, size_t n, gpts_task task, void *arg)
 {
     long long i;
@@ -1030,6 +1035,118 @@ static void gptsi_parallel(const gpts_hooks *hooks, size_t workers, size_t n, gp
     if (hooks && hooks->parallel_for) hooks->parallel_for(hooks->context, loop.workers, gptsi_loop_task, &loop);
     else GPTS_PARALLEL_FOR((int)loop.workers, loop.workers, gptsi_loop_task, &loop);
 }
+
+/* The crew.  OpenMP's fork and join wait, spinning, for every thread of the team: beside one
+   busy process an update of a small model took 54 ms on one thread and 1250 on two.  So a whole
+   update, prefill or token is one parallel region, in which thread 0 runs the program and the
+   others serve its loops.  A worker takes chunks of its own part of a loop (the same part each
+   time: its caches know it), then of the others'; thread 0 waits for chunks that someone has
+   begun, never for a thread that the system has taken away.                                 */
+typedef struct gptsi_crew {
+    gptsi_body body;
+    void *arg;
+    size_t n, workers;
+    int chunks;                                               /* of each worker's part */
+    int members;                                              /* threads in the region; 0: there is none */
+    struct { int value, apart[31]; } round, done, next[GPTSI_MAX_WORKERS];      /* apart: a line of cache each */
+} gptsi_crew;
+enum { GPTSI_CREW_NONE = 1 << 30, GPTSI_CREW_OVER = -1, GPTSI_CREW_CHUNKS = 4 };
+typedef gpts_status (*gptsi_act)(void *arg);
+
+#ifdef GPTSI_CREW
+#  if defined(__unix__) || defined(__APPLE__)
+#    include <sched.h>
+#    define GPTSI_YIELD() sched_yield()
+#  else
+#    define GPTSI_YIELD() ((void)0)
+#  endif
+#  if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
+#    define GPTSI_PAUSE() __builtin_ia32_pause()
+#  else
+#    define GPTSI_PAUSE() ((void)0)
+#  endif
+/* waits a little; from about 20 microseconds on, others may have the core */
+static void gptsi_crew_wait(unsigned *times) { if (++*times < 2000) GPTSI_PAUSE(); else GPTSI_YIELD(); }
+static int gptsi_crew_read(int *value)
+{
+    int v;
+#pragma omp atomic read seq_cst
+    v = *value;
+    return v;
+}
+static void gptsi_crew_write(int *value, int v)
+{
+    (void)v;
+#pragma omp atomic write seq_cst
+    *value = v;
+}
+static int gptsi_crew_add(int *value)                         /* returns what was there */
+{
+    int v;
+#pragma omp atomic capture seq_cst
+    v = (*value)++;
+    return v;
+}
+/* next[p] counts from NONE - chunks; a number below NONE is a chunk, and while it is not done
+   the loop's fields stand still.                                                          */
+static void gptsi_crew_take(gptsi_crew *crew, size_t worker)
+{
+    size_t members = (size_t)crew->members, v;
+    for (v = 0; v < members; v++) {
+        size_t p = (worker + v) % members;
+        while (gptsi_crew_read(&crew->next[p].value) < GPTSI_CREW_NONE) {
+            int at = gptsi_crew_add(&crew->next[p].value);
+            size_t chunk, all, begin, end;
+            if (at >= GPTSI_CREW_NONE) break;
+            chunk = p * (size_t)crew->chunks + (size_t)(at - (GPTSI_CREW_NONE - crew->chunks));
+            all = crew->workers * (size_t)crew->chunks;
+            begin = crew->n * chunk / all; end = crew->n * (chunk + 1) / all;
+            if (begin < end) crew->body(crew->arg, begin, end, worker);
+            gptsi_crew_add(&crew->done.value);
+        }
+    }
+}
+static void gptsi_crew_loop(gptsi_crew *crew, size_t workers, size_t n, gptsi_body body, void *arg)
+{
+    size_t p;
+    unsigned times = 0;
+    crew->body = body; crew->arg = arg; crew->n = n;
+    crew->workers = gptsi_min(gptsi_min(workers, n), (size_t)crew->members);
+    crew->chunks = (int)gptsi_max(1, gptsi_min(GPTSI_CREW_CHUNKS, n / crew->workers));
+    crew->done.value = 0;
+    for (p = 0; p < crew->workers; p++) gptsi_crew_write(&crew->next[p].value, GPTSI_CREW_NONE - crew->chunks);
+    gptsi_crew_write(&crew->round.value, (crew->round.value + 1) & 0xffff);
+    gptsi_crew_take(crew, 0);
+    while (gptsi_crew_read(&crew->done.value) < (int)crew->workers * crew->chunks) gptsi_crew_wait(&times);
+}
+static gpts_status gptsi_crew_gather(gptsi_crew *crew, int threads, gptsi_act act, void *arg)
+{
+    gpts_status status = GPTS_OK;
+    size_t p;
+    for (p = 0; p < GPTSI_MAX_WORKERS; p++) crew->next[p].value = GPTSI_CREW_NONE;
+    crew->round.value = 0;
+#pragma omp parallel num_threads(threads)
+    {
+        int me = omp_get_thread_num();
+        if (me == 0) {
+            crew->members = omp_get_num_threads();
+            status = act(arg);
+            gptsi_crew_write(&crew->round.value, GPTSI_CREW_OVER);
+        } else {
+            int seen = 0, round;
+            unsigned times = 0;
+            while ((round = gptsi_crew_read(&crew->round.value)) != GPTSI_CREW_OVER) {
+                if (round == seen) { gptsi_crew_wait(&times); continue; }
+                seen = round;
+                times = 0;
+                gptsi_crew_take(crew, (size_t)me);
+            }
+        }
+    }
+    crew->members = 0;
+    return status;
+}
+#endif
 
 /* ==============================================================================
    @@GEMM  the one matrix product that everything rides on
@@ -1076,6 +1193,7 @@ typedef struct gptsi_kernels {
 typedef struct gptsi_cpu {
     gpts_hooks hooks;
     size_t workers;
+    gptsi_crew crew;
     unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
     size_t scratch_bytes;
     const gptsi_kernels *kernels;                         /* inner loops for this processor: `table` */
@@ -1559,6 +1677,26 @@ static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char 
     return GPTS_OK;
 }
 
+/* body over items 0 .. n-1, by the crew where there is one */
+static void gptsi_cpu_parallel(gptsi_cpu *cpu, size_t workers, size_t n, gptsi_body body, void *arg)
+{
+#ifdef GPTSI_CREW
+    if (cpu->crew.members > 1 && workers > 1 && n > 1) { gptsi_crew_loop(&cpu->crew, workers, n, body, arg); return; }
+#endif
+    gptsi_parallel(&cpu->hooks, workers, n, body, arg);
+}
+/* act(arg), its loops served by one crew */
+static gpts_status gptsi_cpu_together(void *device, gptsi_act act, void *arg)
+{
+#ifdef GPTSI_CREW
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    if (cpu->workers > 1 && !cpu->crew.members && !cpu->hooks.parallel_for && !omp_in_parallel())
+        return gptsi_crew_gather(&cpu->crew, (int)cpu->workers, act, arg);
+#endif
+    (void)device;
+    return act(arg);
+}
+
 /* C[M,N] = (or +=) op(A)[M,K] op(B)[K,N] + bias[N], by definition.  The tests' reference. */
 GPTSI_UNUSED static void gptsi_gemm_plain(int ta, int tb, size_t M, size_t N, size_t K, const gpts_real *A, size_t lda,
                                           const gpts_real *B, size_t ldb, gpts_real *C, size_t ldc, int accumulate,
@@ -1732,7 +1870,7 @@ static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_
     p.A = A; p.B = B; p.C = C; p.bias = bias; p.lda = lda; p.ldb = ldb; p.ldc = ldc;
     p.grid_rows = p.grid_columns = 1;
     if (M <= GPTSI_GEMM_FEW && !ta) {
-        gptsi_parallel(&cpu->hooks, N * K < 16384 ? 1 : workers, (N + GPTSI_STRIP - 1) / GPTSI_STRIP, gptsi_gemm_few_body, &p);
+        gptsi_cpu_parallel(cpu, N * K < 16384 ? 1 : workers, (N + GPTSI_STRIP - 1) / GPTSI_STRIP, gptsi_gemm_few_body, &p);
         return;
     }
     if (M * N < 65536 / (K + 1)) workers = 1;                 /* not worth waking anyone */
@@ -1742,7 +1880,7 @@ static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_
     }
     p.grid_rows = gptsi_min(p.grid_rows, tr);
     p.grid_columns = gptsi_min(p.grid_columns, tc);
-    gptsi_parallel(&cpu->hooks, workers, p.grid_rows * p.grid_columns, gptsi_gemm_body, &p);
+    gptsi_cpu_parallel(cpu, workers, p.grid_rows * p.grid_columns, gptsi_gemm_body, &p);
 }
 
 /* ==============================================================================
@@ -1804,7 +1942,7 @@ static gptsi_args gptsi_args_of(void *device)
 /* `items` in parallel if they touch enough memory to wake the workers */
 static void gptsi_for(const gptsi_args *a, size_t items, size_t elements, gptsi_body body)
 {
-    gptsi_parallel(&a->cpu->hooks, gptsi_mul(items, elements) < 8192 ? 1 : a->cpu->workers, items, body, (void *)(uintptr_t)a);
+    gptsi_cpu_parallel(a->cpu, gptsi_mul(items, elements) < 8192 ? 1 : a->cpu->workers, items, body, (void *)(uintptr_t)a);
 }
 static size_t gptsi_items(size_t n, size_t size) { return n / size + (n % size != 0); }
 
@@ -2280,7 +2418,7 @@ static void gptsi_rotate(gptsi_cpu *cpu, const gpts_heads *heads, gpts_real *qkv
     if (!(theta > 0) || heads->U == 0 || heads->D < 2) return;
     r.cpu = cpu; r.x = qkv; r.first = first; r.length = length; r.position = position; r.T = T;
     r.ld = (2 * heads->U + heads->K) * heads->D; r.heads = 2 * heads->U; r.D = heads->D; r.theta = theta; r.sign = sign;
-    gptsi_parallel(&cpu->hooks, B * T < 4 ? 1 : cpu->workers, B * T, gptsi_rotate_rows, &r);
+    gptsi_cpu_parallel(cpu, B * T < 4 ? 1 : cpu->workers, B * T, gptsi_rotate_rows, &r);
 }
 
 /* One live head of one row of the batch.  Positions 0 .. T-1 are the row's interval. */
@@ -3203,7 +3341,7 @@ static void gptsi_cpu_attention_forward(void *device, const gpts_heads *heads, v
     m.y = (gpts_real *)y; m.lse = lse; m.qkv = (gpts_real *)qkv; m.first = first; m.length = length;
     m.blocks = (T + GPTSI_QUERIES - 1) / GPTSI_QUERIES;
     gptsi_rotate(m.cpu, heads, m.qkv, first, length, NULL, B, T, theta, 1);
-    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, B * heads->K * m.blocks, gptsi_mixed_forward_body, &m);
+    gptsi_cpu_parallel(m.cpu, m.cpu->workers, B * heads->K * m.blocks, gptsi_mixed_forward_body, &m);
 }
 /* (P10) (P11) of the static heads, an item each, over the rows of the batch in their order */
 static void gptsi_mixed_pattern_body(void *arg, size_t slot, size_t end, size_t worker)
@@ -3233,16 +3371,16 @@ static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, 
     m.dqkv = (gpts_real *)dqkv; m.dy = (const gpts_real *)dy; m.first = first; m.length = length;
     m.y = (gpts_real *)(uintptr_t)y; m.lse = (gpts_real *)(uintptr_t)lse; m.qkv = (gpts_real *)(uintptr_t)qkv;  /* only read */
     if (items % m.cpu->workers == 0 || items >= 4 * m.cpu->workers)
-        gptsi_parallel(&m.cpu->hooks, m.cpu->workers, items, gptsi_mixed_backward_body, &m);
+        gptsi_cpu_parallel(m.cpu, m.cpu->workers, items, gptsi_mixed_backward_body, &m);
     else
         for (m.pass = 1; m.pass <= 2; m.pass++) {
             m.blocks = (T + gptsi_min(GPTSI_KEYS, GPTSI_QUERIES) - 1) / gptsi_min(GPTSI_KEYS, GPTSI_QUERIES);
-            gptsi_parallel(&m.cpu->hooks, m.cpu->workers, items * m.blocks, gptsi_mixed_backward_body, &m);
+            gptsi_cpu_parallel(m.cpu, m.cpu->workers, items * m.blocks, gptsi_mixed_backward_body, &m);
         }
     gptsi_rotate(m.cpu, heads, m.dqkv, first, length, NULL, B, T, theta, -1);
     if (!dalpha || !drho) return;
     m.B = B; m.blocks = 1; m.dalpha = dalpha; m.drho = drho; m.dcoef = dcoef; m.ddecay = ddecay;
-    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, heads->K, gptsi_mixed_pattern_body, &m);
+    gptsi_cpu_parallel(m.cpu, m.cpu->workers, heads->K, gptsi_mixed_pattern_body, &m);
 }
 
 /* (M3) decoding with a cache: of a prefill it keeps the rotated keys and the values of live
@@ -3271,7 +3409,7 @@ static void gptsi_cpu_cache_fill(void *device, const gpts_heads *heads, gpts_cac
     gptsi_mixed m = gptsi_mixed_of(device, heads, T, 1);
     if (!m.cpu) return;
     m.cache = cache; m.qkv = (gpts_real *)(uintptr_t)qkv; m.length = length;
-    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, cache->B * heads->K, gptsi_mixed_fill_body, &m);
+    gptsi_cpu_parallel(m.cpu, m.cpu->workers, cache->B * heads->K, gptsi_mixed_fill_body, &m);
 }
 static void gptsi_mixed_step_body(void *arg, size_t n, size_t end, size_t worker)
 {
@@ -3297,7 +3435,7 @@ static void gptsi_cpu_attention_decode(void *device, const gpts_heads *heads, gp
     if (!m.cpu) return;
     m.cache = cache; m.y = (gpts_real *)y; m.qkv = (gpts_real *)qkv; m.position = position;
     gptsi_rotate(m.cpu, heads, m.qkv, NULL, NULL, position, cache->B, 1, theta, 1);
-    gptsi_parallel(&m.cpu->hooks, m.cpu->workers, cache->B * heads->K, gptsi_mixed_step_body, &m);
+    gptsi_cpu_parallel(m.cpu, m.cpu->workers, cache->B * heads->K, gptsi_mixed_step_body, &m);
 }
 
 /* ==============================================================================
@@ -3319,7 +3457,7 @@ static const gpts_ops *gptsi_cpu_ops(gpts_ops *o)
     o->name = "cpu"; o->activation_bytes = sizeof(gpts_real);
     o->allocate = gptsi_cpu_allocate; o->release = gptsi_cpu_release;
     o->upload = gptsi_cpu_upload; o->download = gptsi_cpu_download; o->copy = gptsi_cpu_copy;
-    o->zero = gptsi_cpu_zero; o->status = gptsi_cpu_status;
+    o->zero = gptsi_cpu_zero; o->status = gptsi_cpu_status; o->together = gptsi_cpu_together;
     o->prepare = gptsi_cpu_prepare; o->forget = gptsi_cpu_forget;
     o->embed_forward = gptsi_cpu_embed_forward; o->embed_backward = gptsi_cpu_embed_backward;
     o->norm_forward = gptsi_cpu_norm_forward; o->norm_backward = gptsi_cpu_norm_backward;
@@ -4132,8 +4270,19 @@ static uint64_t gptsi_count_targets(const gpts_batch *batch)
     return n;
 }
 
-GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, gpts_real *logits, double *loss)
+static gpts_status gptsi_together(gpts_model *m, gptsi_act act, void *arg)
 {
+    return m->ops->together ? m->ops->together(m->device, act, arg) : act(arg);
+}
+
+typedef struct gptsi_reading { gpts_model *m; const gpts_batch *batch; gpts_real *logits; double *loss; } gptsi_reading;
+static gpts_status gptsi_reading_act(void *arg)
+{
+    const gptsi_reading *k = (const gptsi_reading *)arg;
+    gpts_model *m = k->m;
+    const gpts_batch *batch = k->batch;
+    gpts_real *logits = k->logits;
+    double *loss = k->loss;
     gptsi_run run;
     gpts_work *w = m->work;
     size_t N = gptsi_mul(batch->B, batch->T), C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, n, rows;
@@ -4157,6 +4306,12 @@ GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, 
         *loss = count ? sum / (double)count : 0;
     }
     return m->ops->status(m->device, m->error);
+}
+GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, gpts_real *logits, double *loss)
+{
+    gptsi_reading k;
+    k.m = m; k.batch = batch; k.logits = logits; k.loss = loss;
+    return gptsi_together(m, gptsi_reading_act, &k);
 }
 
 /* n activations from wherever they are, in whatever they are: reals, or bfloat16 */
@@ -4458,7 +4613,7 @@ static gpts_status gptsi_trainer_said(gpts_trainer *t, gpts_status status)     /
     return status;
 }
 
-GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
+static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
 {
     gptsi_run run;
     memset(&run, 0, sizeof run);
@@ -4536,7 +4691,7 @@ static void gptsi_trainer_patterns(gpts_model *m, size_t l)
     }
 }
 
-GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
+static gpts_status gptsi_trainer_apply(gpts_trainer *t, double *loss)
 {
     gpts_model *m = t->model;
     const gpts_train_options *o = &t->options;
@@ -4575,13 +4730,27 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss)
     return gptsi_trainer_said(t, m->ops->status(m->device, m->error));
 }
 
+typedef struct gptsi_updating { gpts_trainer *t; const gpts_batch *batch; int apply; double *loss; } gptsi_updating;
+static gpts_status gptsi_updating_act(void *arg)
+{
+    const gptsi_updating *k = (const gptsi_updating *)arg;
+    if (k->batch) GPTSI_TRY(gptsi_trainer_accumulate(k->t, k->batch, k->apply ? NULL : k->loss));
+    return k->apply ? gptsi_trainer_apply(k->t, k->loss) : GPTS_OK;
+}
+static gpts_status gptsi_updating_run(gpts_trainer *t, const gpts_batch *batch, int apply, double *loss)
+{
+    gptsi_updating k;
+    k.t = t; k.batch = batch; k.apply = apply; k.loss = loss;
+    return gptsi_together(t->model, gptsi_updating_act, &k);
+}
+GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum) { return gptsi_updating_run(t, batch, 0, loss_sum); }
+GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss) { return gptsi_updating_run(t, NULL, 1, loss); }
 GPTS_API gpts_status gpts_trainer_update(gpts_trainer *t, const int32_t *tokens, const int32_t *targets, size_t B, size_t T, double *loss)
 {
     gpts_batch batch;
     memset(&batch, 0, sizeof batch);
     batch.tokens = tokens; batch.targets = targets; batch.B = B; batch.T = T;
-    GPTSI_TRY(gpts_trainer_accumulate(t, &batch, NULL));
-    return gpts_trainer_apply(t, loss);
+    return gptsi_updating_run(t, &batch, 1, loss);
 }
 
 /* A permutation of 0 .. n-1 that needs no memory: four Feistel rounds on the smallest
@@ -5538,7 +5707,7 @@ static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, con
         if (status == GPTS_OK) status = gptsi_activations_read(m, y + n * T * kept, m->work->layers[k->layer].heads, T * kept);
     }
     k->qkv = qkv; k->y = y; k->proj = proj; k->width = wide;
-    if (status == GPTS_OK) gptsi_parallel(&k->cpu.hooks, k->cpu.workers, h->K, gptsi_calibrate_body, k);
+    if (status == GPTS_OK) gptsi_cpu_parallel(&k->cpu, k->cpu.workers, h->K, gptsi_calibrate_body, k);
     gptsi_delete(&m->hooks, qkv); gptsi_delete(&m->hooks, proj);
     return status;
 }
@@ -6149,7 +6318,7 @@ static gpts_status gptsi_session_logits(gpts_session *s, const unsigned char *ro
     return gptsi_session_said(s, m->ops->status(m->device, m->error));
 }
 
-GPTS_API gpts_status gpts_session_prefill(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length)
+static gpts_status gptsi_session_prefill(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length)
 {
     gpts_model *m = s->model;
     gpts_batch batch;
@@ -6180,7 +6349,7 @@ GPTS_API gpts_status gpts_session_prefill(gpts_session *s, const int32_t *ids, s
     return status;
 }
 
-GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
+static gpts_status gptsi_session_decode(gpts_session *s, const int32_t *ids)
 {
     gpts_model *m = s->model;
     gpts_batch batch;
@@ -6205,6 +6374,25 @@ GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
     GPTSI_TRY(gptsi_session_logits(s, m->work->norm));
     for (b = 0; b < s->B; b++) s->position[b] += ids[b] >= 0;
     return GPTS_OK;
+}
+
+typedef struct gptsi_serving { gpts_session *s; const int32_t *ids, *length; size_t T; int prefill; } gptsi_serving;
+static gpts_status gptsi_serving_act(void *arg)
+{
+    const gptsi_serving *k = (const gptsi_serving *)arg;
+    return k->prefill ? gptsi_session_prefill(k->s, k->ids, k->T, k->length) : gptsi_session_decode(k->s, k->ids);
+}
+GPTS_API gpts_status gpts_session_prefill(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length)
+{
+    gptsi_serving k;
+    k.s = s; k.ids = ids; k.length = length; k.T = T; k.prefill = 1;
+    return gptsi_together(s->model, gptsi_serving_act, &k);
+}
+GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
+{
+    gptsi_serving k;
+    k.s = s; k.ids = ids; k.length = NULL; k.T = 1; k.prefill = 0;
+    return gptsi_together(s->model, gptsi_serving_act, &k);
 }
 
 GPTS_API const gpts_real *gpts_session_logits(const gpts_session *s, size_t b)
