@@ -397,7 +397,7 @@ static uint64_t everything(void)
     gptsi_cpu_sum_squares(&cpu, &squares, all[3], N * V);
     gptsi_cpu_adamw(&cpu, all[0], all[1], all[2], all[4], N * C, 0.3, 1e-3, 0.1, 0.9, 0.95, 1e-8, 3);
     for (i = 0; i < 12 * SIZE; i++) { uint64_t bits = 0; memcpy(&bits, all[i / SIZE] + i % SIZE, sizeof(gpts_real)); hash = gptsi_mix(hash ^ bits); }
-    hash = gptsi_hash(hash, (uint64_t)(sum * 1e10), (uint64_t)(squares * 1e10));
+    { uint64_t bits[2]; memcpy(bits, &sum, 8); memcpy(bits + 1, &squares, 8); hash = gptsi_hash(hash, bits[0], bits[1]); }
     for (i = 0; i < 12; i++) free(all[i]);
     free(ids);
     return hash;

@@ -1,7 +1,9 @@
 #!/bin/sh
 # matrix.sh [quick]: compiles the header under each language, compiler and macro, without a
-# warning; links several units; checks symbols and stack frames.  One line per failure,
-# `N passed, N failed` at the end.  What a machine lacks is skipped with a sentence.
+# warning; links several units; checks symbols and stack frames; then runs the tests as other
+# compilers, optimisers and machines make them (big-endian, 32 bits, ARM, Windows).  One line
+# per failure, `N passed, N failed` at the end.  What a machine lacks is skipped with a
+# sentence.  RUNS="s390x m32" picks the runs, RUNS=none leaves them out.
 quick=$1
 here=tests/compile
 out=build/compile; mkdir -p $out
@@ -20,7 +22,9 @@ check() {                                     # check TITLE COMMAND...
 }
 skip() { skipped=$((skipped + 1)); echo "  skipped: $1"; }
 have() { command -v "$1" >/dev/null 2>&1; }
-works() { printf 'int main(void) { return 0; }\n' >$out/try.c; "$@" -o $out/try $out/try.c >/dev/null 2>&1; }
+works() { printf '#include <errno.h>\nint main(void) { return 0; }\n' >$out/try.c; "$@" -o $out/try $out/try.c >/dev/null 2>&1; }
+# gcc-multilib is not installed beside cross compilers: then its one link is missing
+m32="-m32 -idirafter /usr/include/x86_64-linux-gnu"
 
 # E48: plain C99; E14: the user's strictest flags
 languages() {                                 # languages C_COMPILER CXX_COMPILER
@@ -75,19 +79,59 @@ else
             for o in -O0 -O1 -O3 -Os "-O2 -DNDEBUG" "-O2 -march=native"; do check "E50 $cc $o" $cc -std=c99 $o $warn_c -I. -c $here/header.c -o $out/level.o; done
             if works $cc -fopenmp; then check "E49 $cc -fopenmp" $cc -std=c99 -O2 -fopenmp $warn_c -I. -c $here/header.c -o $out/openmp.o; fi
             check "E50 $cc -ffast-math is refused" refuses $cc -std=c99 -ffast-math -I. -fsyntax-only $here/header.c
-            if works $cc -m32; then check "E28 $cc -m32" $cc -std=c99 -m32 -O2 $warn_c -I. -c $here/header.c -o $out/m32.o
-            else skip "$cc -m32 needs 32-bit libraries (gcc-multilib)"; fi
+            if works $cc $m32; then check "E28 $cc -m32" $cc -std=c99 $m32 -O2 $warn_c -I. -c $here/header.c -o $out/m32.o
+            else skip "$cc -m32 needs 32-bit libraries (Debian: gcc-multilib)"; fi
         fi
     done
     for cross in x86_64-w64-mingw32-gcc aarch64-linux-gnu-gcc s390x-linux-gnu-gcc; do
-        if have $cross; then check "$cross" $cross -std=c99 -O1 -Wall -Wextra -Werror -I. -c $here/header.c -o $out/cross.o
-        else skip "$cross is not here"; fi
+        for real in $reals; do
+            if have $cross; then check "E28 E43 $cross GPTS_REAL=$real" $cross -std=c99 -O2 $warn_c -I. -DGPTS_REAL=$real -c $here/header.c -o $out/cross.o
+            else skip "$cross is not here (Debian: gcc-mingw-w64-x86-64, gcc-aarch64-linux-gnu, gcc-s390x-linux-gnu)"; fi
+        done
     done
 fi
 
 check "compiled with -fstack-usage" ${CC:-cc} -std=c99 -O0 -fstack-usage -I. -c $here/header.c -o $out/symbols.o
 check "E10 E20 E24 E25 symbols" symbols $out/symbols.o
 if [ -f $out/symbols.su ]; then check "E31 stack frames of 4 KB or less" frames $out/symbols.su; else skip "no -fstack-usage here"; fi
+
+# The tests themselves: runs NAME RUNNER SUITES COMPILER FLAGS...
+every="layers attention static golden gradients model fit approximator io safetensors tokenizer hostile oom kill threads"
+few="layers static golden model io safetensors tokenizer"          # under an emulator
+runs() {
+    name=$1 runner=$2 suites=$3; shift 3
+    case " ${RUNS:-$name} " in *" $name "*) ;; *) return ;; esac
+    have "$1" || { skip "$name: $1 is not here"; return; }
+    [ -z "$runner" ] || have "${runner%% *}" || { skip "$name: ${runner%% *} is not here"; return; }
+    works "$@" || { skip "$name: $* makes no program"; return; }
+    mkdir -p $out/$name build/tests
+    for suite in $suites; do
+        real=float arguments=
+        case $suite in
+        gradients) real=double ;;
+        golden) arguments=$(echo tests/golden/*.safetensors) ;;
+        safetensors) arguments=tests/safetensors-cases.jsonl ;;
+        esac
+        program=$out/$name/$suite; case $1 in *mingw*) program=$program.exe ;; esac
+        check "$name: $suite compiles" "$@" -std=c99 $warn -Wno-unused-function -Wno-conversion -Wno-sign-conversion -Wno-double-promotion -Wno-format-truncation -Wno-pedantic -I. -DGPTS_REAL=$real -o $program tests/$suite.c -lm -pthread
+        check "$name: $suite" $runner $program $arguments
+    done
+}
+if [ -z "$quick" ]; then
+    runs O0 "" "$every" gcc -O0
+    runs O3 "" "$every" gcc -O3
+    runs Os "" "$every" gcc -Os
+    runs NDEBUG "" "$every" gcc -O2 -DNDEBUG
+    runs clang "" "$every" clang -O2
+    runs clang-O3 "" "$few" clang -O3 -DNDEBUG
+    runs stack64 "sh tests/compile/stack64.sh" "$every" gcc -O1          # E31: all of it on 64 KB
+    runs m32 "" "$every" gcc $m32 -O2
+    runs s390x "qemu-s390x" "$few" s390x-linux-gnu-gcc -static -O2
+    runs aarch64 "qemu-aarch64" "$few" aarch64-linux-gnu-gcc -static -O2
+    wine=wine; have wine || [ ! -x /usr/lib/wine/wine64 ] || wine=/usr/lib/wine/wine64
+    WINEDEBUG=-all; export WINEDEBUG
+    runs mingw $wine "$few" x86_64-w64-mingw32-gcc -static -O2
+fi
 
 printf '%d passed, %d failed' $passed $failed
 [ $skipped = 0 ] || printf ', %d skipped' $skipped
