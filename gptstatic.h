@@ -9366,8 +9366,8 @@ static gpts_status gptsi_file_range(gpts_file *file, const gpts_file_tensor *t, 
         return gptsi_fail(file->error, GPTS_BAD_ARGUMENT, "no open file or no tensor to read from");
     if (first <= t->count && count <= t->count - first) return GPTS_OK;
     return gptsi_fail(file->error, GPTS_BAD_ARGUMENT,
-        "%s: values %llu to %llu are wanted of tensor '%s', which has %llu",
-        file->source->label, (unsigned long long)first, (unsigned long long)first + count,
+        "%s: %llu values from number %llu on are wanted of tensor '%s', which has %llu",
+        file->source->label, (unsigned long long)count, (unsigned long long)first,
         gptsi_quote(t->name, t->name_bytes).text, (unsigned long long)t->count);
 }
 static gpts_status gptsi_file_type(gpts_file *file, const gpts_file_tensor *t, const char *expected)
