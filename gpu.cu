@@ -1849,8 +1849,9 @@ enum { SCRATCH_PRODUCT, SCRATCH_ATTENTION, SCRATCH_ROWS, SCRATCH_LOGITS, SCRATCH
 enum { STAGE_BYTES = 1 << 22 };
 
 struct Gpu {
+    cudaStream_t stream;                                     /* stays first: benchmarks time on it */
     int device, type;                                        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
-    cudaStream_t stream; cublasLtHandle_t lt;
+    cublasLtHandle_t lt;
     gpts_ops ops; int holds;
     gpts_status status; char error[GPTS_ERROR_BYTES];        /* the first failure */
     std::map<char *, Memory> memory;
@@ -2012,6 +2013,16 @@ template <int W> __device__ __forceinline__ void store(bf16 *p, const float (&x)
         *(uint4 *)p = u.raw;
     } else *p = from_float<bf16>(x[0]);
 }
+/* eight elements as they lie in memory, to be unpacked when they are used */
+template <class E> struct Piece { uint4 raw[sizeof(E) / 2]; };
+template <class E> __device__ __forceinline__ Piece<E> piece(const E *p)
+{
+    Piece<E> x;
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(E) / 2; i++) x.raw[i] = ((const uint4 *)p)[i];
+    return x;
+}
+template <class E> __device__ __forceinline__ void unpack(const Piece<E> &p, float (&x)[8]) { load<8>((const E *)p.raw, x); }
 template <class E> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<E>(x)); }
 
 bool eights(size_t n) { return n % 8 == 0; }
@@ -2340,17 +2351,20 @@ void gpu_add_norm_forward(void *device, void *sum, void *y, gpts_real *statistic
 }
 
 /* Column sums in two steps of fixed order: part [slices, count, C], then to[i][c] += their sum. */
-__global__ void sum_slices(float *to0, float *to1, const float *part, int slices, int count, int64_t C)
+__global__ __launch_bounds__(1024) void sum_slices(float *to0, float *to1, const float *part, int slices, int count, int64_t C)
 {
-    __shared__ float s[8][33];
-    const int64_t c = int64_t(blockIdx.x) * 32 + threadIdx.x % 32; const int w = threadIdx.x / 32, i = blockIdx.y;
+    __shared__ float s[32][33];
+    const int lane = threadIdx.x % 32, w = threadIdx.x / 32, i = blockIdx.y;
+    const int64_t c = int64_t(blockIdx.x) * 32 + lane;
     float x = 0;
-    if (c < C) for (int k = w; k < slices; k += 8) x += part[(int64_t(k) * count + i) * C + c];
-    s[w][threadIdx.x % 32] = x;
+    if (c < C)
+#pragma unroll 8
+        for (int k = w; k < slices; k += 32) x += part[(int64_t(k) * count + i) * C + c];
+    s[w][lane] = x;
     __syncthreads();
     float *to = i ? to1 : to0;
     if (w == 0 && c < C && to) {
-        for (int k = 1; k < 8; k++) x += s[k][threadIdx.x];
+        for (int k = 1; k < 32; k++) x += s[k][lane];
         to[c] += x;
     }
 }
@@ -2393,51 +2407,54 @@ void column_run(Gpu &g, float *with_x, float *plain, const void *dy, const void 
     const dim3 blocks((unsigned)across, (unsigned)slices);
     if (x) BY_TYPE(g, wide, (column_sums<E, W, true><<<blocks, 256, 0, g.stream>>>(part, (const E *)dy, (const E *)x, statistics, N, C, rows)));
     else BY_TYPE(g, wide, (column_sums<E, W, false><<<blocks, 256, 0, g.stream>>>(part, (const E *)dy, (const E *)0, 0, N, C, rows)));
-    sum_slices<<<dim3(grid(C, 32), (unsigned)count), 256, 0, g.stream>>>(x ? with_x : plain, plain, part, (int)slices, count, C);
+    sum_slices<<<dim3(grid(C, 32), (unsigned)count), 1024, 0, g.stream>>>(x ? with_x : plain, plain, part, (int)slices, count, C);
     launched(g, "column sums");
 }
 
 /* card  (N2) dx += r (g - mean g - xhat mean(g xhat)), g = dy w; dw += sum_n dy xhat, dbias += sum_n dy: a warp a row at a time,
          its share of dw and dbias in registers until the end, then over the block's warps, then over the blocks, in order.     */
 template <class E, int P, bool BIAS>
-__global__ __launch_bounds__(256) void norm_rows_backward(E *dx, float *part, const E *dy, const E *x, const float *w, const float *statistics, int64_t N, int C)
+__global__ __launch_bounds__(256, P <= 3 && sizeof(E) == 2 && !BIAS ? 3 : 2) void norm_rows_backward(E *dx, float *part, const E *dy, const E *x, const float *w, const float *statistics, int64_t N, int C)
 {
     extern __shared__ float all[];                                              /* [8][C] */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    float wr[P][8], dw[P][8] = {}, db[BIAS ? P : 1][8] = {};
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-        const int c = (32 * p + lane) * 8;
-        if (c < C) load<8>(w + c, wr[p]);
-        else for (int j = 0; j < 8; j++) wr[p][j] = 0;
-    }
+    float dw[P][8] = {}, db[BIAS ? P : 1][8] = {};
     for (int64_t n = int64_t(blockIdx.x) * 8 + warp; n < N; n += int64_t(gridDim.x) * 8) {
-        const float mean = statistics[2 * n], r = statistics[2 * n + 1];
-        float g[P][8], h[P][8], o[P][8], s = 0, sx = 0;
+        Piece<E> pg[P], ph[P], po[P];
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const int c = (32 * p + lane) * 8;
-            if (c < C) { load<8>(dy + n * C + c, g[p]); load<8>(x + n * C + c, h[p]); load<8>(dx + n * C + c, o[p]); }
-            else for (int j = 0; j < 8; j++) { g[p][j] = 0; h[p][j] = mean; o[p][j] = 0; }
+            if (c < C) { pg[p] = piece(dy + n * C + c); ph[p] = piece(x + n * C + c); po[p] = piece(dx + n * C + c); }
         }
+        const float2 moments = ((const float2 *)statistics)[n];
+        const float mean = moments.x, r = moments.y;
+        float g[8], h[8], v[8], s = 0, sx = 0;
 #pragma unroll
-        for (int p = 0; p < P; p++)
+        for (int p = 0; p < P; p++) {
+            const int c = (32 * p + lane) * 8;
+            if (c >= C) continue;
+            unpack(pg[p], g); unpack(ph[p], h); load<8>(w + c, v);
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                h[p][j] = (h[p][j] - mean) * r;
-                dw[p][j] += g[p][j] * h[p][j];
-                if (BIAS) db[p][j] += g[p][j];
-                g[p][j] *= wr[p][j];
-                s += g[p][j]; sx += g[p][j] * h[p][j];
+                h[j] = (h[j] - mean) * r;
+                dw[p][j] += g[j] * h[j];
+                if (BIAS) db[p][j] += g[j];
+                g[j] *= v[j];
+                s += g[j]; sx += g[j] * h[j];
             }
+        }
         s = warp_sum(s) / (float)C; sx = warp_sum(sx) / (float)C;
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const int c = (32 * p + lane) * 8;
             if (c >= C) continue;
+            unpack(pg[p], g); unpack(ph[p], h); load<8>(w + c, v);
 #pragma unroll
-            for (int j = 0; j < 8; j++) o[p][j] += r * (g[p][j] - s - h[p][j] * sx);
-            store<8>(dx + n * C + c, o[p]);
+            for (int j = 0; j < 8; j++) v[j] = r * (g[j] * v[j] - s - (h[j] - mean) * r * sx);
+            unpack(po[p], g);
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] += g[j];
+            store<8>(dx + n * C + c, v);
         }
     }
     for (int i = 0; i < (BIAS ? 2 : 1); i++) {
@@ -2467,7 +2484,7 @@ template <class E> __global__ void norm_any_backward(E *dx, const E *dy, const E
 template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *dbias, const void *dy, const void *x, const float *w, const float *statistics, int64_t N, int64_t C)
 {
     if (!eights((size_t)C, dx, dy, x, w) || C > 1024) return false;
-    const int64_t blocks = N / 8 + 1 < 264 ? N / 8 + 1 : 264;
+    const int64_t blocks = N / 8 + 1 < 396 ? N / 8 + 1 : 396;                       /* three a processor */
     float *part = scratch<float>(g, SCRATCH_SUMS, (size_t)(blocks * 2 * C) * 4);
     if (!part) return true;
     const size_t bytes = (size_t)C * 32;
@@ -2479,7 +2496,7 @@ template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *db
     else if (C <= 768) NORM(3);
     else NORM(4);
 #undef NORM
-    if (dw || dbias) sum_slices<<<dim3(grid(C, 32), dbias ? 2u : 1u), 256, 0, g.stream>>>(dw, dbias, part, (int)blocks, dbias ? 2 : 1, C);
+    if (dw || dbias) sum_slices<<<dim3(grid(C, 32), dbias ? 2u : 1u), 1024, 0, g.stream>>>(dw, dbias, part, (int)blocks, dbias ? 2 : 1, C);
     launched(g, "norm_backward");
     return true;
 }
@@ -2511,6 +2528,8 @@ void gpu_linear_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias
 
 /* card  (G1) y = g(x), (G2) dx = dy g'(x).  In bf16 mode the normal distribution is by a rational form of seven digits
          (Abramowitz, Stegun 7.1.26), which gives exp(-x^2/2), needed by the derivative, on the way.                       */
+__device__ __forceinline__ float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float exp2_quick(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 template <class E> struct is_float { static constexpr bool value = sizeof(E) == 4; };
 struct Value { float y, slope; };
 template <class E, int KIND, bool SLOPE> __device__ __forceinline__ Value activation(float x)
@@ -2529,34 +2548,43 @@ template <class E, int KIND, bool SLOPE> __device__ __forceinline__ Value activa
         v.y = x * phi;
         if (SLOPE) v.slope = phi + x * 0.3989422804014327f * expf(-0.5f * x * x);
     } else {
-        const float z = 0.70710678f * fabsf(x), t = __fdividef(1.f, 1 + 0.3275911f * z), e = __expf(-z * z);
-        const float tail = 0.5f * e * (t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f)))));
+        const float t = reciprocal(fmaf(0.3275911f * 0.70710678f, fabsf(x), 1.f)), e = 0.5f * exp2_quick(x * x * (-0.5f * 1.4426950408889634f));
+        const float tail = e * (t * fmaf(t, fmaf(t, fmaf(t, fmaf(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f), 0.254829592f));
         const float phi = x > 0 ? 1 - tail : tail;
         v.y = x * phi;
-        if (SLOPE) v.slope = phi + x * 0.3989422804014327f * e;
-        if (!(fabsf(x) <= 3e38f)) { v.y = x > 0 ? x : x < 0 ? 0 : x; v.slope = x > 0 ? 1.f : x < 0 ? 0.f : x; }
+        if (SLOPE) v.slope = fmaf(x * (2 * 0.3989422804014327f), e, phi);
     }
     return v;
 }
 enum { ACT_FORWARD, ACT_BACKWARD, ACT_EXCHANGE };
-template <class E, int W, int KIND, int WHAT> __global__ void activation_items(E *y, const E *dy, E *x, int64_t n)
+/* two groups of W a thread, both on their way before the first is used */
+template <class E, int W, int KIND, int WHAT> __global__ __launch_bounds__(256) void activation_items(E *y, const E *dy, E *x, int64_t n)
 {
-    const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W;
-    if (i >= n) return;
-    float a[W], d[W];
-    load<W>(x + i, a);
-    if (WHAT != ACT_FORWARD) load<W>(dy + i, d);
+    const int64_t first = (int64_t(blockIdx.x) * 512 + threadIdx.x) * W;
+    float a[2][W], d[2][W];
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        const Value v = activation<E, KIND, WHAT != ACT_FORWARD>(a[j]);
-        a[j] = v.y; d[j] = WHAT == ACT_FORWARD ? v.y : d[j] * v.slope;
+    for (int k = 0; k < 2; k++) {
+        const int64_t i = first + k * 256 * W;
+        if (i >= n) continue;
+        load<W>(x + i, a[k]);
+        if (WHAT != ACT_FORWARD) load<W>(dy + i, d[k]);
     }
-    store<W>(y + i, d);
-    if (WHAT == ACT_EXCHANGE) store<W>(x + i, a);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int64_t i = first + k * 256 * W;
+        if (i >= n) continue;
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            const Value v = activation<E, KIND, WHAT != ACT_FORWARD>(a[k][j]);
+            a[k][j] = v.y; d[k][j] = WHAT == ACT_FORWARD ? v.y : d[k][j] * v.slope;
+        }
+        store<W>(y + i, d[k]);
+        if (WHAT == ACT_EXCHANGE) store<W>(x + i, a[k]);
+    }
 }
 template <int WHAT> void activation_run(Gpu &g, void *y, const void *dy, void *x, int64_t n, gpts_activation kind)
 {
-#define ACTIVATE(KIND) BY_TYPE(g, eights((size_t)n, y, dy, x), (activation_items<E, W, KIND, WHAT><<<grid(n, 256 * W), 256, 0, g.stream>>>((E *)y, (const E *)dy, (E *)x, n)))
+#define ACTIVATE(KIND) BY_TYPE(g, eights((size_t)n, y, dy, x), (activation_items<E, W, KIND, WHAT><<<grid(n, 512 * W), 256, 0, g.stream>>>((E *)y, (const E *)dy, (E *)x, n)))
     if (!n) return;
     if (kind == GPTS_GELU_TANH) ACTIVATE(GPTS_GELU_TANH);
     else if (kind == GPTS_GELU_ERF) ACTIVATE(GPTS_GELU_ERF);
@@ -2652,35 +2680,47 @@ template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(512) v
         if (GRADIENT) for (int64_t v = threadIdx.x; v < ld / W; v += blockDim.x) { for (int j = 0; j < W; j++) z[j] = 0; store<W>(row + v * W, z); }
         return;
     }
-#pragma unroll 4
+    constexpr float LOG2 = 1.4426950408889634f;
+    const auto take = [&](float most, float add) {                             /* a thread's own maximum and sum, in base 2 */
+        if (most > top) { s *= exp2_quick(top - most); top = most; }
+        s += add;
+    };
+#pragma unroll 2
     for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
         load<W>(row + v, z);
         if (KEPT) store<W>(x + v, z);
+        float most = z[0], add = 0;
 #pragma unroll
-        for (int j = 0; j < W; j++) top = fmaxf(top, z[j]);
-    }
-    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x) { const E y = row[v]; if (KEPT) x[v] = y; top = fmaxf(top, to_float(y)); }
-    top = block_all(top, Most());
-    const float shift = top * 1.4426950408889634f;
-    for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
-        load<W>(x + v, z);
+        for (int j = 1; j < W; j++) most = fmaxf(most, z[j]);
+        most = fmaxf(most * LOG2, top);
 #pragma unroll
-        for (int j = 0; j < W; j++) s += exp2f(fmaf(z[j], 1.4426950408889634f, -shift));
+        for (int j = 0; j < W; j++) add += exp2_quick(fmaf(z[j], LOG2, -most));
+        take(most, add);
     }
-    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x) s += exp2f(fmaf(to_float(x[v]), 1.4426950408889634f, -shift));
+    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x) {
+        const E y = row[v];
+        if (KEPT) x[v] = y;
+        const float most = fmaxf(to_float(y) * LOG2, top);
+        take(most, exp2_quick(to_float(y) * LOG2 - most));
+    }
+    const float shift = block_all(top, Most());
+    s = block_all(top == -INFINITY ? 0 : s * exp2_quick(top - shift), Sum());
     const float hit = to_float(x[target]);
-    s = block_all(s, Sum());                                                     /* a barrier: `hit` is read before it is written over */
-    if (threadIdx.x == 0) losses[n] = logf(s) + (top - hit);
+    __syncthreads();                                                             /* `hit` is read before it is written over */
+    if (threadIdx.x == 0) losses[n] = logf(s) + (shift * 0.6931471805599453f - hit);
     if (!GRADIENT) return;
     const float lower = shift + log2f(s);
     for (int64_t v = threadIdx.x * W; v < whole; v += blockDim.x * W) {
         load<W>(x + v, z);
 #pragma unroll
-        for (int j = 0; j < W; j++) z[j] = exp2f(fmaf(z[j], 1.4426950408889634f, -lower)) - (v + j == target ? 1.f : 0.f);
+        for (int j = 0; j < W; j++) z[j] = exp2_quick(fmaf(z[j], LOG2, -lower));
+        if (target >= v && target < v + W)
+#pragma unroll
+            for (int j = 0; j < W; j++) z[j] -= v + j == target ? 1.f : 0.f;
         store<W>(row + v, z);
     }
     for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x)
-        row[v] = from_float<E>(exp2f(fmaf(to_float(x[v]), 1.4426950408889634f, -lower)) - (v == target ? 1.f : 0.f));
+        row[v] = from_float<E>(exp2_quick(fmaf(to_float(x[v]), LOG2, -lower)) - (v == target ? 1.f : 0.f));
 }
 __global__ void sum_floats(double *sum, const float *x, int64_t n)
 {
