@@ -150,7 +150,8 @@ build/gpu/%: build/gpu/%.o build/gptstatic.o build/gpu.o
 gpu: build/gpu.o build/libgptsgpu.so build/gpu/golden $(EXAMPLES:build/%=build/gpu/%) ## gpu.cu as an object and a library; every example with --gpu
 gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitizer; needs a GPU
 	@NVCC="$(NVCC)" MAKE="$(MAKE)" sh tests/gpu/run.sh
-gpu-bench: build/libgptsgpu.so ## gpu.cu beside PyTorch's flash and cuDNN attention; needs a GPU and PyTorch
+gpu-bench: build/libgptsgpu.so $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)) ## attention beside PyTorch's flash and cuDNN, and whole models; needs a GPU and PyTorch
 	@$(PYTHON) tests/gpu/bench.py --errors --scaling
+	@for b in $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)); do echo "== $$b"; $$b; done
 
 .PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench bench-static audit matrix sanitize fuzz

@@ -2072,12 +2072,43 @@ template <class E, class O> __global__ void product_plain(int ta, int tb, int64_
 
 int alignment(const void *p) { uintptr_t x = (uintptr_t)p; int a = 1; while (a < 256 && x % (2 * (uintptr_t)a) == 0) a *= 2; return a; }
 
-bool product_plan(Gpu &g, const ProductKey &key, ProductPlan &plan, const int *aligned)
+/* Which of cuBLAS's choices: the first, or for large products whichever is fastest here of those that do not split the sum over k.  These
+   differ in how they cut the result into tiles, not in the order of a sum, so that what is chosen does not show in the bits.      */
+enum { PRODUCT_CHOICES = 12 };
+int product_fastest(Gpu &g, const ProductKey &key, ProductPlan &plan, cublasLtMatmulHeuristicResult_t *choice, int n, const void *a, const void *b)
+{
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone; cudaEvent_t from = 0, to = 0; void *d = 0; int best = 0, whole = 0; float least = INFINITY;
+    const int64_t tiles = ((key.m + 127) / 128) * ((key.n + 127) / 128);
+    if (n < 2 || key.type != GPTS_GPU_BF16 || tiles < 100 || (double)key.m * (double)key.n * (double)key.k < 4e9) return 0;
+    if (cudaStreamIsCapturing(g.stream, &capturing) != cudaSuccess || capturing != cudaStreamCaptureStatusNone) return 0;
+    if (cudaMalloc(&d, (size_t)key.ldd * (size_t)key.n * (key.out == GPTS_GPU_BF16 ? 2 : 4)) != cudaSuccess) { cudaGetLastError(); return 0; }
+    const float one = 1, beta = key.add ? 1.f : 0.f;
+    if (key.add) cudaMemsetAsync(d, 0, (size_t)key.ldd * (size_t)key.n * (key.out == GPTS_GPU_BF16 ? 2 : 4), g.stream);
+    if (cudaEventCreate(&from) == cudaSuccess && cudaEventCreate(&to) == cudaSuccess)
+        for (int round = 0; round < 3; round++)                                  /* the first warms up */
+            for (int i = 0; i < n; i++) {
+                int split = 0; size_t written; float ms = 0;
+                if (choice[i].state != CUBLAS_STATUS_SUCCESS || cublasLtMatmulAlgoConfigGetAttribute(&choice[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &written) != CUBLAS_STATUS_SUCCESS || split > 1) continue;
+                cudaEventRecord(from, g.stream);
+                for (int k = 0; k < 3; k++)
+                    if (cublasLtMatmul(g.lt, plan.desc, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &choice[i].algo,
+                                       g.scratch[SCRATCH_PRODUCT], g.scratch_bytes[SCRATCH_PRODUCT], g.stream) != CUBLAS_STATUS_SUCCESS) ms = INFINITY;
+                cudaEventRecord(to, g.stream);
+                if (ms != 0 || cudaEventSynchronize(to) != cudaSuccess || cudaEventElapsedTime(&ms, from, to) != cudaSuccess) continue;
+                if (round && ms < least) { least = ms; best = i; whole = 1; }
+            }
+    if (from) cudaEventDestroy(from);
+    if (to) cudaEventDestroy(to);
+    cudaStreamSynchronize(g.stream); cudaFree(d); cudaGetLastError();
+    return whole ? best : 0;
+}
+
+bool product_plan(Gpu &g, const ProductKey &key, ProductPlan &plan, const int *aligned, const void *a, const void *b)
 {
     const cudaDataType_t type = key.type == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F, out = key.out == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     const cublasOperation_t ta = key.ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = key.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    cublasLtMatmulPreference_t preference = 0; cublasLtMatmulHeuristicResult_t result; int n = 0; const void *none = g.scratch[SCRATCH_PRODUCT];
+    cublasLtMatmulPreference_t preference = 0; cublasLtMatmulHeuristicResult_t result[PRODUCT_CHOICES]; int n = 0; const void *none = g.scratch[SCRATCH_PRODUCT];
     memset(&plan, 0, sizeof plan);
     bool ok = cublasLtMatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) == CUBLAS_STATUS_SUCCESS &&
@@ -2092,8 +2123,8 @@ bool product_plan(Gpu &g, const ProductKey &key, ProductPlan &plan, const int *a
                                                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
     for (int i = 0; i < 4 && ok; i++) { const uint32_t bytes = (uint32_t)aligned[i < 3 ? i : 2]; ok = cublasLtMatmulPreferenceSetAttribute(preference, which[i], &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS; }
     if (ok) ok = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.scratch_bytes[SCRATCH_PRODUCT], sizeof(size_t)) == CUBLAS_STATUS_SUCCESS;
-    if (ok) plan.found = cublasLtMatmulAlgoGetHeuristic(g.lt, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, 1, &result, &n) == CUBLAS_STATUS_SUCCESS && n == 1;
-    if (plan.found) plan.algo = result.algo;
+    if (ok) plan.found = cublasLtMatmulAlgoGetHeuristic(g.lt, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, PRODUCT_CHOICES, result, &n) == CUBLAS_STATUS_SUCCESS && n >= 1;
+    if (plan.found) plan.algo = result[product_fastest(g, key, plan, result, n, a, b)].algo;
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     return plan.found;
 }
@@ -2117,7 +2148,7 @@ void product(Gpu &g, bool ta, bool tb, size_t m, size_t n, size_t k, const void 
     auto at = g.products.find(key);
     if (at == g.products.end()) {
         ProductPlan plan; memset(&plan, 0, sizeof plan);
-        if (k) product_plan(g, key, plan, aligned);
+        if (k) product_plan(g, key, plan, aligned, a, b);
         at = g.products.insert(std::make_pair(key, plan)).first;
     }
     ProductPlan &plan = at->second;
@@ -2399,6 +2430,7 @@ __global__ __launch_bounds__(256) void column_sums(float *part, const E *g, cons
 }
 void column_run(Gpu &g, float *with_x, float *plain, const void *dy, const void *x, const float *statistics, int64_t N, int64_t C)
 {
+    if (!C) return;
     const bool wide = eights((size_t)C, dy, x);
     const int64_t across = (C + (wide ? 256 : 32) - 1) / (wide ? 256 : 32), most = 1024 / across + 1, rows = (N + most - 1) / most < 64 ? 64 : (N + most - 1) / most, slices = (N + rows - 1) / rows;
     const int count = x ? 2 : 1;
@@ -2735,8 +2767,10 @@ enum { LOGITS_BYTES = 420 << 20 };
 template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const void *x, const float *w, const int32_t *targets, int64_t N, int64_t C, int64_t V)
 {
     const int64_t ld = (V + 7) / 8 * 8; int64_t rows = LOGITS_BYTES / (ld * (int64_t)sizeof(E)), smem = ld * (int64_t)sizeof(E);
-    if (rows > 128) rows = rows / 128 * 128;
-    rows = rows < 1 ? 1 : rows > N ? N : rows;
+    rows = rows < 1 ? 1 : rows;
+    const int64_t blocks_of = (N + rows - 1) / rows;                             /* of about one size */
+    rows = (N + blocks_of - 1) / blocks_of;
+    if (blocks_of > 1 && rows > 128) rows = (rows + 127) / 128 * 128;
     E *logits = scratch<E>(g, SCRATCH_LOGITS, (size_t)(rows * ld) * sizeof(E));
     float *losses = scratch<float>(g, SCRATCH_ROWS, (size_t)N * 4);
     const E *weight = (const E *)factor(g, w);

@@ -206,7 +206,7 @@ static int ascending(const void *a, const void *b) { double x = *(const double *
 int main(int argc, char **argv)
 {
     size_t B = 8, T = 4096, i;
-    int accum = 15, rounds = 3, profile = 0, r, k, n = 0, device_arms = 0;
+    int accum = 15, rounds = 3, profile = 0, r, k, n = 0;
     const char *only = NULL;
     static arm arms[ARMS];
     int32_t *tokens;
@@ -232,14 +232,8 @@ int main(int argc, char **argv)
         arm_make(&arms[n], k, T);
         update(&arms[n], tokens, B, T, 1, &loss);
         cudaMemGetInfo(&free_now, &total); arms[n].memory -= (double)free_now;
-        if (profile) {
-            gpts_ops *ops = (gpts_ops *)(uintptr_t)arms[n].m.ops;
-            printf("  %s, one micro-batch and a step:\n", names[k]);
-            profile_on(ops); update(&arms[n], tokens, B, T, 1, &loss); profile_off(ops);
-        }
         n++;
     }
-    (void)device_arms;
     for (r = 0; r < rounds; r++)
         for (k = 0; k < n; k++) {
             double from = now();
@@ -256,5 +250,20 @@ int main(int argc, char **argv)
                (double)(B * T) * accum / median * 1e3, base / median, arms[k].memory / 1073741824.0);
     }
     printf("  last loss %.4f\n", loss);
+    for (k = 0; profile && k < n; k++) {
+        gpts_ops *ops = (gpts_ops *)(uintptr_t)arms[k].m.ops;
+        double from;
+        update(&arms[k], tokens, B, T, accum, &loss);                 /* as warm as in the rounds */
+        printf("  %s, one micro-batch and a step:\n", names[arms[k].which]);
+        profile_on(ops); update(&arms[k], tokens, B, T, 1, &loss); profile_off(ops);
+        from = now();
+        {
+            gpts_batch batch;
+            memset(&batch, 0, sizeof batch);
+            batch.tokens = tokens; batch.targets = tokens + 1; batch.B = B; batch.T = T;
+            need(gpts_trainer_accumulate(&arms[k].t, &batch, NULL) == GPTS_OK, arms[k].t.error);
+            printf("    the host queues a micro-batch in %.2f ms\n", 1e3 * (now() - from));
+        }
+    }
     return 0;
 }

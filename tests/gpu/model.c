@@ -295,9 +295,10 @@ static void one_model(const model_case *c, int type)
     options.dropout = c->L ? 0.1 : 0;
     for (k = 0; k < 2; k++) {
         t_status(case_model(&m[k], c, NULL), GPTS_OK);
-        for (i = 0; half && i < m[k].n_tensors; i++) {                        /* weights that bf16 holds: only the computation differs */
-            gpts_tensor *x = &m[k].tensors[i]; size_t j;
-            if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = of_half(to_half(x->data[j]));
+        for (i = 0; i < m[k].n_tensors; i++) {                                /* weights that bf16 holds, so that only the computation differs; */
+            gpts_tensor *x = &m[k].tensors[i]; size_t j;                      /* wide models get smaller ones: scores of order 1                */
+            const float less = x->rank == 2 && c->C > 16 ? sqrtf(16.f / (float)c->C) : 1;
+            if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = half ? of_half(to_half(less * x->data[j])) : less * x->data[j];
         }
         if (k && gpts_gpu_attach_precision(&m[k], 0, type) != GPTS_OK) { t_fail(__FILE__, __LINE__, m[k].error); return; }
         logits[k] = (float *)calloc(N * V, 4); record[k] = (float *)calloc(2 * N * (size_t)c->C, 4);
@@ -369,7 +370,7 @@ static void training_tracks_the_cpu(void)
     static double losses[3][UPDATES];
     size_t n, k, i, updates = light ? 3 : UPDATES;
     uint16_t *ids = story_tokens(&n);
-    double worst[3] = { 0, 0, 0 }, mean[3] = { 0, 0, 0 };
+    double worst[3] = { 0, 0, 0 }, mean[3] = { 0, 0, 0 }, apart[3] = { 0, 0, 0 };
     for (k = 0; k < 3; k++) {
         gpts_model m;
         gpts_trainer t;
@@ -377,13 +378,14 @@ static void training_tracks_the_cpu(void)
         if (k) t_status(gpts_gpu_attach_precision(&m, 0, k == 1 ? GPTS_GPU_F32 : GPTS_GPU_BF16), GPTS_OK);
         run_trainer(&t, &m);
         run_updates(&t, ids, n, updates, losses[k]);
-        for (i = 0; i < updates; i++) { worst[k] = fmax(worst[k], fabs(losses[k][i] - losses[0][i])); if (i >= updates - updates / 10) mean[k] += losses[k][i] / (double)(updates / 10); }
+        for (i = 0; i < updates; i++) { worst[k] = fmax(worst[k], fabs(losses[k][i] - losses[0][i])); apart[k] += fabs(losses[k][i] - losses[0][i]) / (double)updates; if (i >= updates - updates / 10) mean[k] += losses[k][i] / (double)(updates / 10); }
         gpts_trainer_free(&t); gpts_model_free(&m);
     }
-    printf("  losses of updates 1, 10 and %d: CPU %.4f %.4f %.4f, fp32 %.4f %.4f %.4f, bf16 %.4f %.4f %.4f; largest difference %.1e and %.1e\n", (int)updates,
-           losses[0][0], losses[0][light ? 1 : 9], losses[0][updates - 1], losses[1][0], losses[1][light ? 1 : 9], losses[1][updates - 1], losses[2][0], losses[2][light ? 1 : 9], losses[2][updates - 1], worst[1], worst[2]);
-    t_close(worst[1], 0, 2e-2);
-    t_close(worst[2], 0, 5e-2);
+    printf("  losses of updates 1, 10 and %d: CPU %.4f %.4f %.4f, fp32 %.4f %.4f %.4f, bf16 %.4f %.4f %.4f; differences up to %.1e and %.1e, of size %.1e and %.1e\n", (int)updates,
+           losses[0][0], losses[0][light ? 1 : 9], losses[0][updates - 1], losses[1][0], losses[1][light ? 1 : 9], losses[1][updates - 1], losses[2][0], losses[2][light ? 1 : 9], losses[2][updates - 1], worst[1], worst[2], apart[1], apart[2]);
+    t_close(worst[1], 0, 5e-3);
+    t_close(worst[2], 0, 0.1);                              /* of one update: rounding makes two runs of one of them */
+    t_close(apart[2], 0, 2e-2);
     if (!light) { t_ok(losses[0][UPDATES - 1] < losses[0][0] - 1); t_close(mean[2], mean[0], 2e-2); }
     free(ids);
 }
@@ -418,6 +420,55 @@ static void freezing_in_mid_run_equals_the_cpu(void)
     printf("  loss before and after freezing: CPU %.5f %.5f, GPU %.5f %.5f\n", before[0], after[0], before[1], after[1]);
     t_close(before[1], before[0], 2e-3); t_close(after[1], after[0], 5e-3);
     for (k = 0; k < 2; k++) { gpts_freeze_report_free(&report[k]); gpts_trainer_free(&t[k]); gpts_model_free(&m[k]); }
+    free(ids);
+}
+
+/* every selector, replacement and a fitted approximator, on models that never leave the GPU: host code that looked into them would crash */
+static void every_replacement_equals_the_cpu(void)
+{
+    size_t n, k, i;
+    uint16_t *ids = story_tokens(&n);
+    int32_t sequences[8 * RUN_T];
+    int selector, replacement;
+    for (i = 0; i < 8 * RUN_T; i++) sequences[i] = ids[1000 + i];
+    for (selector = GPTS_SELECT_VARIANCE, replacement = 0; selector <= GPTS_SELECT_RANDOM; selector++, replacement = (replacement + 1) % 4) {
+        double loss[2] = { 0, 0 };
+        int32_t chosen[2][2] = { { -1, -1 }, { -2, -2 } };
+        for (k = 0; k < 2; k++) {
+            gpts_model m;
+            gpts_trainer t;
+            gpts_calibration c;
+            gpts_recording r;
+            gpts_approximator a;
+            gpts_approximator_options ao;
+            gpts_freeze_options o = gpts_freeze_options_default();
+            gpts_freeze_report report;
+            gpts_batch batch;
+            double r2 = 0;
+            memset(&c, 0, sizeof c); memset(&ao, 0, sizeof ao); memset(&batch, 0, sizeof batch); memset(&report, 0, sizeof report);
+            batch.tokens = sequences; batch.targets = sequences + 1; batch.B = 4; batch.T = RUN_T;
+            run_model(&m, 64);
+            if (k) t_status(gpts_gpu_attach_precision(&m, 0, GPTS_GPU_F32), GPTS_OK);
+            run_trainer(&t, &m);
+            run_updates(&t, ids, n, 3, NULL);
+            if (gpts_calibrate(&c, &m, sequences, 4, RUN_T) != GPTS_OK) t_fail(__FILE__, __LINE__, c.error);
+            o.heads = 2; o.gate = -1; o.selector = (gpts_selector)selector; o.replacement = (gpts_replacement)replacement;
+            if (gpts_freeze(&m, &t, &c, &o, &report) != GPTS_OK) t_fail(__FILE__, __LINE__, m.error);
+            for (i = 0; i < report.n && i < 2; i++) chosen[k][i] = report.heads[i].layer * 2 + report.heads[i].head;
+            if (selector == GPTS_SELECT_VARIANCE) {
+                ao.updates = 30; ao.hidden = 16;
+                t_status(gpts_recording_make(&r, &m, 1, sequences, 8, RUN_T), GPTS_OK);
+                t_status(gpts_approximator_fit(&a, &m, &r, NULL, &ao, &r2), GPTS_OK);
+                if (gpts_approximator_install(&m, &t, &a, 1) != GPTS_OK) t_fail(__FILE__, __LINE__, m.error);
+                gpts_approximator_free(&a); gpts_recording_free(&r);
+            }
+            run_updates(&t, ids, n, 2, NULL);
+            t_status(gpts_model_forward(&m, &batch, NULL, &loss[k]), GPTS_OK);
+            gpts_freeze_report_free(&report); gpts_calibration_free(&c); gpts_trainer_free(&t); gpts_model_free(&m);
+        }
+        for (i = 0; i < 2; i++) t_equal(chosen[0][i], chosen[1][i]);
+        t_close(loss[1] / loss[0], 1, 2e-4);
+    }
     free(ids);
 }
 
@@ -531,6 +582,7 @@ int main(int argc, char **argv)
     T(models_bf16);
     T(training_tracks_the_cpu);
     T(freezing_in_mid_run_equals_the_cpu);
+    T(every_replacement_equals_the_cpu);
     T(a_resumed_run_is_the_same_run);
     T(files_go_from_one_side_to_the_other);
     if (!light) T(refusals_say_why_and_the_cpu_goes_on);
