@@ -424,6 +424,33 @@ GPTS_API gpts_status gpts_model_record(gpts_model *model, const gpts_batch *batc
 
 /* ---- training ----------------------------------------------------------------------- */
 
+/* Several processes, data parallel.  Every rank holds the whole model and draws windows of
+   its own; gradients, losses and counts are sums over all ranks, so that an update is that of
+   one process which accumulates every rank's batches.  A rank owns one stretch of the
+   gradients: it alone keeps the moments there and makes the update, then gives it to all, and
+   every rank ends with the same bits.  All ranks make the same calls in the same order.
+   gpu.cu fills this in for NCCL; `size` 0 or 1 is a process alone.                         */
+typedef struct gpts_ranks {
+    int rank, size;                           /* 0 .. size-1                             */
+    int device;                               /* the GPU that is this rank's             */
+    const char *name;                         /* of the operations whose memory it reaches: "cpu", "cuda" */
+    void *context;
+    /* On device memory: a group, from begin to end, comes after all that the device was given so
+       far and runs beside what it is given next; wait returns when all groups are done.     */
+    void (*begin)(void *context, void *device);
+    void (*reduce)(void *context, gpts_real *x, size_t n, int owner);    /* owner: x = sum over ranks; else x is lost */
+    void (*broadcast)(void *context, gpts_real *x, size_t n, int owner); /* x = the owner's  */
+    void (*end)(void *context);
+    gpts_status (*wait)(void *context, char *error);
+    /* On the host: all [size,bytes] = every rank's `mine`.  Fails in a finite time when a rank is gone. */
+    gpts_status (*gather)(void *context, const void *mine, size_t bytes, void *all, char *error);
+} gpts_ranks;
+
+/* MISMATCH on every rank, with a sentence, unless all of them hold the same bytes (`what`
+   names them); `ranks` of one: OK.  error [GPTS_ERROR_BYTES].                              */
+GPTS_API gpts_status gpts_ranks_same(const gpts_ranks *ranks, const char *what, const void *data, size_t bytes,
+                                     const gpts_hooks *hooks, char *error);
+
 typedef struct gpts_train_options {
     double learning_rate, min_learning_rate;  /* peak, and the end of the cosine         */
     uint64_t warmup, total;                   /* updates; total 0: constant rate         */
@@ -431,6 +458,8 @@ typedef struct gpts_train_options {
     double clip;                              /* 0: none                                 */
     double dropout;                           /* embedding, attention and MLP outputs    */
     uint64_t seed;                            /* of dropout                              */
+    uint64_t batches;                         /* accumulated for an update, where known (else 0):
+                                                 ranks exchange gradients during the last backward pass */
 } gpts_train_options;
 /* 6e-4 -> 6e-5, 0.9, 0.95, 1e-8, 0.1, clip 1, no dropout, constant. */
 GPTS_API gpts_train_options gpts_train_options_default(void);
@@ -440,6 +469,10 @@ typedef struct gpts_trainer {
     gpts_train_options options;
     gpts_real *gradients, *moment1, *moment2; /* one block each, trainable tensors only  */
     size_t n_trainable, n_block;              /* values in each, and with padding        */
+    size_t first_moment, n_moments;           /* the stretch of the block whose moments are here: all of it, alone */
+    gpts_ranks ranks;
+    double *all;                              /* [size,3] every rank's sums of an update */
+    int reduced;                              /* the gradients went to their owners      */
     size_t *offset;                           /* [n_tensors] into the blocks; SIZE_MAX   */
     const gpts_ops *ops; void *device;        /* where the blocks are                    */
     double *pending; size_t n_pending;        /* on the device: loss sums to be fetched  */
@@ -464,6 +497,14 @@ GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *trainer, double *loss);
 GPTS_API gpts_status gpts_trainer_update(gpts_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                                          size_t B, size_t T, double *loss);
 GPTS_API double gpts_trainer_rate(const gpts_trainer *trainer, uint64_t step);        /* (O3) */
+/* Joins other ranks, after init or load (and gpts_gpu_attach); NULL or one rank: leaves them.
+   MISMATCH on every rank, with a sentence, if settings, weights or state differ between them.
+   From then on apply, checkpoint_save, freeze and approximator_install are done by all together
+   (rank 0 writes the file; any number of ranks resumes it).                                */
+GPTS_API gpts_status gpts_trainer_ranks(gpts_trainer *trainer, const gpts_ranks *ranks);
+/* First window of this rank's next batch of B; the ranks' batches follow each other, and
+   data_position moves past all of them.                                                    */
+GPTS_API uint64_t gpts_trainer_windows(gpts_trainer *trainer, size_t B);
 /* Gradient of a tensor (sum form), or NULL if it is not trained. */
 GPTS_API gpts_real *gpts_trainer_gradient(const gpts_trainer *trainer, const gpts_tensor *tensor);
 
@@ -527,11 +568,12 @@ GPTS_API gpts_status gpts_approximator_install(gpts_model *model, gpts_trainer *
 /* ---- static heads: calibrate, select, fit, replace ------------------------------------------ */
 
 /* What N sequences say of every live head, O(T) numbers a head.  A row that is not there
-   (a static, pruned or approximated head) has variance below 0.  Set keep_mean before for
-   pictures: the mean patterns themselves, T x T a head.                                     */
+   (a static, pruned or approximated head) has variance below 0.  Set before: keep_mean for
+   pictures, the mean patterns themselves, T x T a head; ranks, to share the layers with them. */
 typedef struct gpts_calibration {
     size_t L, H, T, n_sequences;
     int keep_mean;
+    const gpts_ranks *ranks;                  /* or NULL: alone                              */
     double *column, *diagonal;                /* [L,H,T] masses of the mean pattern by key and by distance (C1) */
     double *information;                      /* [L,H] sum over i, j of M ln M, M the mean pattern (C1) */
     double *variance, *divergence, *output;   /* [L,H] (S1) (S2) (S3)                      */
@@ -3445,6 +3487,10 @@ static void gptsi_cpu_attention_decode(void *device, const gpts_heads *heads, gp
 /* defined in @@TRAIN and @@SAMPLE */
 static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m);
 static gpts_status gptsi_trainer_follow(gpts_trainer *t);
+static void gptsi_trainer_hand_over(gpts_trainer *t, int32_t layer);
+static gpts_status gptsi_trainer_gather(gpts_trainer *t);
+static void gptsi_trainer_share(gpts_trainer *t);
+static gpts_status gptsi_ranks_agree(const gpts_ranks *ranks, gpts_status status, const gpts_hooks *hooks, char *error);
 static void gptsi_trainer_release(gpts_trainer *t);
 static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned char *windows, const gpts_batch *batch);
 static void gptsi_session_shift_window(gpts_session *s, size_t l, unsigned char *windows, const unsigned char *rows, const int32_t *ids);
@@ -4040,7 +4086,10 @@ static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, con
     size_t i;
     next.layers = NULL; next.tensors = NULL; next.parameters = NULL; next.n_tensors = next.n_parameters = 0;
     memset(&moved, 0, sizeof moved);
-    if (trainer) GPTSI_TRY(gptsi_trainer_follow(trainer));
+    if (trainer) {
+        GPTSI_TRY(gptsi_trainer_follow(trainer));
+        GPTSI_TRY(gptsi_trainer_gather(trainer));
+    }
     status = gptsi_layout_make(&next, shapes);
     if (status == GPTS_OK && trainer) {
         moved = *trainer;
@@ -4058,13 +4107,14 @@ static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, con
             if (status == GPTS_OK) status = gptsi_carry_over_there(&next, a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
         }
     }
+    if (trainer) status = gptsi_ranks_agree(&trainer->ranks, status, &m->hooks, next.error);
     if (status != GPTS_OK) {
         memcpy(m->error, next.error, sizeof m->error);
-        if (trainer) { gptsi_trainer_release(&moved); memcpy(trainer->error, m->error, sizeof trainer->error); }
+        if (trainer) { gptsi_trainer_release(&moved); gptsi_trainer_share(trainer); memcpy(trainer->error, m->error, sizeof trainer->error); }
         gptsi_layout_free(&next);
         return status;
     }
-    if (trainer) { gptsi_trainer_release(trainer); *trainer = moved; trainer->model = m; }
+    if (trainer) { gptsi_trainer_release(trainer); *trainer = moved; trainer->model = m; gptsi_trainer_share(trainer); }
     gptsi_work_free(m);
     gptsi_layout_free(m);
     m->layers = next.layers; m->tensors = next.tensors; m->parameters = next.parameters;
@@ -4080,6 +4130,7 @@ static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, con
 
 typedef struct gptsi_run {
     int keep;                                 /* keep what backward needs                   */
+    int last;                                 /* of an update: finished gradients go to their owners at once */
     gpts_dropout drop;                        /* rate 0: none                               */
     size_t stop;                              /* end after this layer's attention sublayer; SIZE_MAX: never */
     gpts_session *session;                    /* fill its caches, or NULL                   */
@@ -4449,6 +4500,7 @@ static void gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi
         op->zero(m->device, w->dx, N * C * op->activation_bytes);
         gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, w->x, norm, gptsi_final_norm(m, 1), w->statistics);
     } else op->loss(m->device, sum, w->dx, gpts_trainer_gradient(t, out), w->norm, out->data, w->targets, N, C, V);
+    if (run->last) gptsi_trainer_hand_over(t, (int32_t)L);
     for (l = L; l-- > 0;) {
         gptsi_layer_work *y = &w->layers[l];
         if (F) {
@@ -4460,11 +4512,13 @@ static void gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi
             gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, y->middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), y->statistics2);
         }
         gptsi_sublayer_backward(&k, l);
+        if (run->last) gptsi_trainer_hand_over(t, (int32_t)l);
     }
     drop = gptsi_drop(&run->drop, L, GPTSI_SITE_EMBEDDING);
     if (drop.rate > 0) op->add_backward(m->device, w->dx, w->dx, N * C, &drop);
     op->embed_backward(m->device, gpts_trainer_gradient(t, &m->tensors[0]), m->config.position == GPTS_POSITION_LEARNED ? gpts_trainer_gradient(t, &m->tensors[1]) : NULL,
                        w->tokens, batch->first ? w->first : NULL, w->dx, batch->B, batch->T, C, V);
+    if (run->last) gptsi_trainer_hand_over(t, -1);
 }
 
 /* ==============================================================================
@@ -4491,7 +4545,7 @@ static void gptsi_trainer_release(gpts_trainer *t)
     if (t->ops && t->ops->hold) t->ops->hold(t->device, -1);
     if (t->model) gptsi_delete(&t->model->hooks, t->offset);
     t->gradients = t->moment1 = t->moment2 = NULL; t->pending = NULL; t->offset = NULL; t->updates = NULL; t->ops = NULL;
-    t->n_trainable = t->n_block = 0;
+    t->n_trainable = t->n_block = t->first_moment = t->n_moments = 0;
 }
 
 /* t gets blocks of its own where m is: gradients and moments, zero, for m's trainable tensors */
@@ -4513,7 +4567,8 @@ static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m)
         total = gptsi_add(total, gptsi_padded(m->tensors[i].size));
         t->n_trainable += m->tensors[i].size;
     }
-    t->n_block = total;
+    t->n_block = t->n_moments = total;
+    t->first_moment = 0;
     for (i = 0; i < 3; i++) {
         if (gptsi_mul(total, sizeof(gpts_real)) == SIZE_MAX || m->ops->allocate(m->device, total * sizeof(gpts_real), &memory) != GPTS_OK)
             return gptsi_no_memory(m->error, "gradients and moments", total, sizeof(gpts_real));
@@ -4537,12 +4592,12 @@ static gpts_status gptsi_trainer_follow(gpts_trainer *t)
     else status = gptsi_trainer_blocks(&moved, m);
     if (status == GPTS_OK) {
         gptsi_transfer(m->ops, m->device, moved.gradients, t->ops, t->device, t->gradients, t->n_block, buffer, GPTSI_TRANSFER);
-        gptsi_transfer(m->ops, m->device, moved.moment1, t->ops, t->device, t->moment1, t->n_block, buffer, GPTSI_TRANSFER);
-        gptsi_transfer(m->ops, m->device, moved.moment2, t->ops, t->device, t->moment2, t->n_block, buffer, GPTSI_TRANSFER);
+        gptsi_transfer(m->ops, m->device, moved.moment1 + t->first_moment, t->ops, t->device, t->moment1, t->n_moments, buffer, GPTSI_TRANSFER);
+        gptsi_transfer(m->ops, m->device, moved.moment2 + t->first_moment, t->ops, t->device, t->moment2, t->n_moments, buffer, GPTSI_TRANSFER);
         status = m->ops->status(m->device, m->error);
     }
     if (status != GPTS_OK) { if (buffer) gptsi_trainer_release(&moved); memcpy(t->error, m->error, sizeof t->error); }
-    else { gptsi_trainer_release(t); *t = moved; }
+    else { gptsi_trainer_release(t); *t = moved; gptsi_trainer_share(t); }
     gptsi_delete(&m->hooks, buffer);
     return status;
 }
@@ -4580,6 +4635,7 @@ GPTS_API void gpts_trainer_free(gpts_trainer *t)
 {
     if (!t || !t->model) return;
     gptsi_trainer_release(t);
+    gptsi_delete(&t->model->hooks, t->all);
     memset(t, 0, sizeof *t);
 }
 
@@ -4587,6 +4643,354 @@ GPTS_API gpts_real *gpts_trainer_gradient(const gpts_trainer *t, const gpts_tens
 {
     size_t at = t->offset[tensor - t->model->tensors];
     return at == SIZE_MAX ? NULL : t->gradients + at;
+}
+
+static gpts_status gptsi_trainer_said(gpts_trainer *t, gpts_status status)     /* the model's sentence is the trainer's */
+{
+    if (status != GPTS_OK) memcpy(t->error, t->model->error, sizeof t->error);
+    return status;
+}
+
+/* ---- several ranks ---------------------------------------------------------------------
+
+   The block of gradients is cut into `size` stretches of whole 16s, one a rank.  An update:
+     backward   a layer's gradients, once finished, are reduced to their owners
+     sums       losses, counts and squares of the owned stretch, added in the order of ranks
+     AdamW      every owner on its stretch, with the moments of that stretch alone
+     publish    the owners' weights are broadcast
+   Cost: each rank sends and receives its gradients and its weights once an update.
+   Tests: ranks.c.                                                                          */
+
+static void gptsi_trainer_stretch(const gpts_trainer *t, int rank, size_t *begin, size_t *end)
+{
+    size_t size = t->ranks.size > 1 ? (size_t)t->ranks.size : 1, each = gptsi_padded((t->n_block + size - 1) / size);
+    *begin = gptsi_min(t->n_block, (size_t)rank * each);
+    *end = gptsi_min(t->n_block, ((size_t)rank + 1) * each);
+}
+
+/* Gradients that backward finishes together: those of a layer; n_layer: of what follows the
+   layers; -1: of the embeddings, which come last.                                          */
+static void gptsi_trainer_hand_over(gpts_trainer *t, int32_t layer)
+{
+    const gpts_model *m = t->model;
+    const gpts_ranks *ranks = &t->ranks;
+    size_t i, begin = SIZE_MAX, end = 0, from, to;
+    int r;
+    for (i = 0; i < m->n_tensors; i++) {
+        const gpts_tensor *tensor = &m->tensors[i];
+        int32_t l = tensor->layer >= 0 ? tensor->layer : tensor->kind <= GPTS_P_WPE ? -1 : (int32_t)m->config.n_layer;
+        if (l != layer || t->offset[i] == SIZE_MAX) continue;
+        begin = gptsi_min(begin, t->offset[i]);
+        end = t->offset[i] + gptsi_padded(tensor->size);
+    }
+    if (begin >= end) return;
+    ranks->begin(ranks->context, t->device);
+    for (r = 0; r < ranks->size; r++) {
+        gptsi_trainer_stretch(t, r, &from, &to);
+        from = gptsi_max(from, begin); to = gptsi_min(to, end);
+        if (from < to) ranks->reduce(ranks->context, t->gradients + from, to - from, r);
+    }
+    ranks->end(ranks->context);
+}
+
+/* every rank's stretch of gradients is the sum over ranks */
+static gpts_status gptsi_trainer_reduce(gpts_trainer *t)
+{
+    int32_t l;
+    if (t->ranks.size <= 1) return GPTS_OK;
+    for (l = (int32_t)t->model->config.n_layer; !t->reduced && l >= -1; l--) gptsi_trainer_hand_over(t, l);
+    t->reduced = 1;
+    return t->ranks.wait(t->ranks.context, t->error);
+}
+
+/* losses, counts and squares of all ranks */
+static gpts_status gptsi_trainer_sums(gpts_trainer *t, double *squares)
+{
+    double mine[3], sum[3] = { 0, 0, 0 };
+    int r, i;
+    if (t->ranks.size <= 1) return GPTS_OK;
+    GPTSI_TRY(gptsi_trainer_said(t, t->ops->status(t->device, t->model->error)));     /* a rank without sums stops here, and the others notice */
+    mine[0] = t->loss_sum; mine[1] = (double)t->loss_count; mine[2] = *squares;
+    GPTSI_TRY(t->ranks.gather(t->ranks.context, mine, sizeof mine, t->all, t->error));
+    for (r = 0; r < t->ranks.size; r++) for (i = 0; i < 3; i++) sum[i] += t->all[3 * r + i];
+    t->loss_sum = sum[0]; t->loss_count = (uint64_t)sum[1]; *squares = sum[2];
+    return GPTS_OK;
+}
+
+/* what (O2) is to do between begin and end of the block; returns how many tensors that touches */
+static size_t gptsi_trainer_updates(gpts_trainer *t, size_t begin, size_t end)
+{
+    const gpts_model *m = t->model;
+    size_t i, n = 0;
+    for (i = 0; i < m->n_tensors; i++) {
+        const gpts_tensor *tensor = &m->tensors[i];
+        size_t at = t->offset[i], from, to;
+        gpts_update *u = &t->updates[n];
+        if (at == SIZE_MAX) continue;
+        from = gptsi_max(at, begin); to = gptsi_min(at + tensor->size, end);
+        if (from >= to) continue;
+        u->p = tensor->data + (from - at); u->g = t->gradients + from;
+        u->m = t->moment1 + (from - t->first_moment); u->v = t->moment2 + (from - t->first_moment);
+        u->n = to - from; u->decay = tensor->decay ? t->options.weight_decay : 0;
+        n++;
+    }
+    return n;
+}
+
+/* The weights that each rank updated go to all; tensors that follow each other go as one. */
+static gpts_status gptsi_trainer_publish(gpts_trainer *t, size_t begin, size_t end)
+{
+    gpts_model *m = t->model;
+    const gpts_ranks *ranks = &t->ranks;
+    size_t i, k, from, to;
+    int r;
+    if (ranks->size <= 1) return GPTS_OK;
+    m->ops->zero(m->device, t->gradients, begin * sizeof *t->gradients);
+    m->ops->zero(m->device, t->gradients + end, (t->n_block - end) * sizeof *t->gradients);
+    ranks->begin(ranks->context, t->device);
+    for (i = 0; i < m->n_tensors; i = k) {
+        const gpts_tensor *first = &m->tensors[i];
+        size_t at = t->offset[i], run = gptsi_padded(first->size);
+        for (k = i + 1; at != SIZE_MAX && k < m->n_tensors && t->offset[k] == at + run && m->tensors[k].data == first->data + run; k++)
+            run += gptsi_padded(m->tensors[k].size);
+        for (r = 0; at != SIZE_MAX && r < ranks->size; r++) {
+            gptsi_trainer_stretch(t, r, &from, &to);
+            from = gptsi_max(from, at); to = gptsi_min(to, at + run);
+            if (from < to) ranks->broadcast(ranks->context, first->data + (from - at), to - from, r);
+        }
+    }
+    ranks->end(ranks->context);
+    return ranks->wait(ranks->context, t->error);
+}
+
+/* The first rank that failed decides for all, and its sentence is everybody's. */
+static gpts_status gptsi_ranks_agree(const gpts_ranks *ranks, gpts_status status, const gpts_hooks *hooks, char *error)
+{
+    typedef struct verdict { int32_t status; char error[GPTS_ERROR_BYTES]; } verdict;
+    verdict mine, *all;
+    gpts_status met;
+    int r;
+    if (ranks->size <= 1) return status;
+    all = GPTSI_NEW(hooks, verdict, (size_t)ranks->size);
+    if (!all) return gptsi_no_memory(error, "the ranks' agreement", (size_t)ranks->size, sizeof *all);
+    memset(&mine, 0, sizeof mine);
+    mine.status = (int32_t)status;
+    if (status != GPTS_OK) memcpy(mine.error, error, sizeof mine.error);
+    met = ranks->gather(ranks->context, &mine, sizeof mine, all, error);
+    for (r = 0; met == GPTS_OK && r < ranks->size; r++) {
+        if (all[r].status == GPTS_OK) continue;
+        met = (gpts_status)all[r].status;
+        all[r].error[GPTS_ERROR_BYTES - 1] = 0;
+        if (r == ranks->rank) memcpy(error, mine.error, sizeof mine.error);
+        else gptsi_fail(error, met, "rank %d: %.300s", r, all[r].error);
+    }
+    gptsi_delete(hooks, all);
+    return met;
+}
+
+/* a hash of bytes: four lanes of 64-bit words, so that memory is the limit */
+static uint64_t gptsi_hash_bytes(uint64_t seed, const void *data, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    uint64_t lane[4], word[4];
+    size_t i, k;
+    for (k = 0; k < 4; k++) lane[k] = gptsi_hash(seed, k, bytes);
+    for (i = 0; i < bytes; i += 32) {
+        if (bytes - i < 32) memset(word, 0, sizeof word);
+        memcpy(word, p + i, gptsi_min(32, bytes - i));
+        for (k = 0; k < 4; k++) { lane[k] = (lane[k] ^ word[k]) * 0x9E3779B97F4A7C15u; lane[k] ^= lane[k] >> 29; }
+    }
+    return gptsi_hash(gptsi_hash(lane[0], lane[1], lane[2]), lane[3], seed);
+}
+
+static gpts_status gptsi_ranks_same(const gpts_ranks *ranks, const char *what, uint64_t hash, const gpts_hooks *hooks, char *error)
+{
+    uint64_t *all = GPTSI_NEW(hooks, uint64_t, (size_t)ranks->size);
+    gpts_status status;
+    int r;
+    if (!all) return gptsi_no_memory(error, "the ranks' comparison", (size_t)ranks->size, sizeof *all);
+    status = ranks->gather(ranks->context, &hash, sizeof hash, all, error);
+    for (r = 1; status == GPTS_OK && r < ranks->size; r++)
+        if (all[r] != all[0]) status = gptsi_fail(error, GPTS_MISMATCH, "the ranks do not agree: %s of rank %d differ from those of rank 0", what, r);
+    gptsi_delete(hooks, all);
+    return status;
+}
+GPTS_API gpts_status gpts_ranks_same(const gpts_ranks *ranks, const char *what, const void *data, size_t bytes, const gpts_hooks *hooks, char *error)
+{
+    return ranks->size <= 1 ? GPTS_OK : gptsi_ranks_same(ranks, what, gptsi_hash_bytes(1, data, bytes), hooks, error);
+}
+
+/* What must be the same on every rank: first the numbers, so that the sentence can name one. */
+#define GPTSI_RANKS_TABLE(X)                                                                 \
+    X("the number of ranks", ranks->size) X("the bytes of a real", sizeof(gpts_real))        \
+    X("vocab_size", c->vocab_size) X("n_positions", c->n_positions) X("n_layer", c->n_layer) \
+    X("n_head", c->n_head) X("n_embd", c->n_embd) X("n_inner", gptsi_inner(c))               \
+    X("activation", c->activation) X("approx_activation", c->approx_activation)              \
+    X("position", c->position) X("norm", c->norm) X("bias", c->bias)                         \
+    X("tie_word_embeddings", c->tie_word_embeddings) X("unscaled_scores", c->unscaled_scores) \
+    X("layer_norm_epsilon", c->layer_norm_epsilon) X("rope_theta", c->rope_theta)            \
+    X("learning_rate", o->learning_rate) X("min_learning_rate", o->min_learning_rate)        \
+    X("warmup", o->warmup) X("total", o->total) X("beta1", o->beta1) X("beta2", o->beta2)    \
+    X("epsilon", o->epsilon) X("weight_decay", o->weight_decay) X("clip", o->clip)           \
+    X("dropout", o->dropout) X("the seed", o->seed) X("batches", o->batches)                 \
+    X("the bytes of an activation", m->ops->activation_bytes)                                \
+    X("the number of trained values", t->n_trainable) X("the update", t->step) X("data_position", t->data_position)
+
+static gpts_status gptsi_trainer_numbers(const gpts_trainer *t, const gpts_ranks *ranks, char *error)
+{
+    enum { MOST = 64 };
+    const gpts_model *m = t->model;
+    const gpts_config *c = &m->config;
+    const gpts_train_options *o = &t->options;
+    const char *name[MOST];
+    double mine[MOST], *all;
+    size_t n = 0, i;
+    gpts_status status;
+    int r;
+#define GPTSI_ROW(name_, value_) name[n] = name_; mine[n++] = (double)(value_);
+    GPTSI_RANKS_TABLE(GPTSI_ROW)
+#undef GPTSI_ROW
+    if (!(all = GPTSI_NEW(&m->hooks, double, gptsi_mul(n, (size_t)ranks->size)))) return gptsi_no_memory(error, "the ranks' comparison", n, sizeof *all);
+    status = ranks->gather(ranks->context, mine, n * sizeof *mine, all, error);
+    for (r = 1; status == GPTS_OK && r < ranks->size; r++)
+        for (i = 0; status == GPTS_OK && i < n; i++)
+            if (all[(size_t)r * n + i] != all[i])
+                status = gptsi_fail(error, GPTS_MISMATCH, "the ranks do not agree: %s is %.15g on rank %d, %.15g on rank 0", name[i], all[(size_t)r * n + i], r, all[i]);
+    gptsi_delete(&m->hooks, all);
+    return status;
+}
+
+/* a hash of n reals on the device, joined to *hash */
+static gpts_status gptsi_trainer_hash(const gpts_trainer *t, const gpts_real *x, size_t n, uint64_t *hash)
+{
+    gpts_model *m = t->model;
+    size_t at, count, room = gptsi_min(n, (size_t)GPTSI_TRANSFER);
+    gpts_real *buffer = GPTSI_NEW(&m->hooks, gpts_real, room);
+    if (!buffer) return gptsi_no_memory(m->error, "the ranks' comparison", room, sizeof *buffer);
+    for (at = 0; at < n; at += count) {
+        count = gptsi_min(room, n - at);
+        t->ops->download(t->device, buffer, x + at, count * sizeof *x);
+        *hash = gptsi_hash_bytes(*hash, buffer, count * sizeof *x);
+    }
+    gptsi_delete(&m->hooks, buffer);
+    return t->ops->status(t->device, m->error);
+}
+
+/* Which heads are static and which tensors are trained, then all weights, then all moments:
+   these three hashes are the same on every rank.  Moments are compared before they are shared. */
+static gpts_status gptsi_trainer_compare(gpts_trainer *t, const gpts_ranks *ranks)
+{
+    gpts_model *m = t->model;
+    uint64_t layout = 0, weights = 0, moments = 0;
+    gpts_status status = GPTS_OK;
+    size_t i, l;
+    for (l = 0; l < (size_t)m->config.n_layer; l++) {
+        const gpts_heads *h = &m->layers[l].heads;
+        layout = gptsi_hash(layout, h->K * 65536 + h->U, h->S);
+        if (h->K) layout = gptsi_hash_bytes(layout, h->kept, (3 * h->H + h->n) * sizeof *h->kept);    /* and tail_start, behind them */
+    }
+    for (i = 0; i < m->n_tensors && status == GPTS_OK; i++) {
+        const gpts_tensor *tensor = &m->tensors[i];
+        layout = gptsi_hash(layout, tensor->rows * 2 + (tensor->trainable != 0), tensor->columns);
+        status = gptsi_trainer_hash(t, tensor->data, tensor->size, &weights);
+    }
+    if (status == GPTS_OK && t->step && t->ranks.size <= 1) {
+        status = gptsi_trainer_hash(t, t->moment1, t->n_block, &moments);
+        if (status == GPTS_OK) status = gptsi_trainer_hash(t, t->moment2, t->n_block, &moments);
+    }
+    status = gptsi_ranks_agree(ranks, status, &m->hooks, m->error);
+    if (status == GPTS_OK) status = gptsi_ranks_same(ranks, "the layers", layout, &m->hooks, m->error);
+    if (status == GPTS_OK) status = gptsi_ranks_same(ranks, "the weights", weights, &m->hooks, m->error);
+    if (status == GPTS_OK) status = gptsi_ranks_same(ranks, "the moments", moments, &m->hooks, m->error);
+    return status;
+}
+
+/* Blocks for n moments from position `first` on; what the old ones hold of them is kept. */
+static gpts_status gptsi_trainer_moments(gpts_trainer *t, size_t first, size_t n)
+{
+    void *block[2] = { NULL, NULL };
+    size_t i, from = gptsi_max(first, t->first_moment), to = gptsi_min(first + n, t->first_moment + t->n_moments), bytes = gptsi_max(n, 16) * sizeof(gpts_real);
+    if (first == t->first_moment && n == t->n_moments) return GPTS_OK;
+    for (i = 0; i < 2; i++)
+        if (t->ops->allocate(t->device, bytes, &block[i]) != GPTS_OK) {
+            if (i) t->ops->release(t->device, block[0]);
+            t->ops->status(t->device, NULL);
+            return gptsi_no_memory(t->error, "the moments", n, 2 * sizeof(gpts_real));
+        }
+    for (i = 0; i < 2; i++) {
+        gpts_real **old = i ? &t->moment2 : &t->moment1;
+        t->ops->zero(t->device, block[i], bytes);
+        if (from < to) t->ops->copy(t->device, (gpts_real *)block[i] + (from - first), *old + (from - t->first_moment), (to - from) * sizeof(gpts_real));
+        t->ops->release(t->device, *old);
+        *old = (gpts_real *)block[i];
+    }
+    t->first_moment = first; t->n_moments = n;
+    return GPTS_OK;
+}
+
+/* All moments to all ranks; then back to each rank's own (should memory lack, they stay: that is right too). */
+static gpts_status gptsi_trainer_gather(gpts_trainer *t)
+{
+    const gpts_ranks *ranks = &t->ranks;
+    gpts_status status;
+    size_t begin, end;
+    int r;
+    if (ranks->size <= 1) return GPTS_OK;
+    status = gptsi_ranks_agree(ranks, gptsi_trainer_moments(t, 0, t->n_block), &t->model->hooks, t->error);
+    if (status == GPTS_OK) {
+        ranks->begin(ranks->context, t->device);
+        for (r = 0; r < ranks->size; r++) {
+            gptsi_trainer_stretch(t, r, &begin, &end);
+            if (begin == end) continue;
+            ranks->broadcast(ranks->context, t->moment1 + begin, end - begin, r);
+            ranks->broadcast(ranks->context, t->moment2 + begin, end - begin, r);
+        }
+        ranks->end(ranks->context);
+        status = ranks->wait(ranks->context, t->error);
+    }
+    if (status != GPTS_OK) memcpy(t->model->error, t->error, sizeof t->error);
+    return status;
+}
+static void gptsi_trainer_share(gpts_trainer *t)
+{
+    char error[GPTS_ERROR_BYTES];
+    size_t begin, end;
+    if (t->ranks.size <= 1) return;
+    memcpy(error, t->error, sizeof error);
+    gptsi_trainer_stretch(t, t->ranks.rank, &begin, &end);
+    if (gptsi_trainer_moments(t, begin, end - begin) != GPTS_OK) memcpy(t->error, error, sizeof error);
+}
+
+GPTS_API gpts_status gpts_trainer_ranks(gpts_trainer *t, const gpts_ranks *ranks)
+{
+    gpts_model *m = t->model;
+    gpts_status status = GPTS_OK;
+    GPTSI_TRY(gptsi_trainer_follow(t));
+    GPTSI_TRY(gptsi_trainer_gather(t));
+    gptsi_delete(&m->hooks, t->all);
+    t->all = NULL;
+    memset(&t->ranks, 0, sizeof t->ranks);
+    if (!ranks || ranks->size <= 1) return GPTS_OK;
+    if (ranks->rank < 0 || ranks->rank >= ranks->size || !ranks->begin || !ranks->reduce || !ranks->broadcast || !ranks->end || !ranks->wait || !ranks->gather)
+        return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "rank %d of %d, with all of its functions, was expected", ranks->rank, ranks->size);
+    if (!ranks->name || strcmp(ranks->name, m->ops->name))
+        status = gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the ranks meet in the memory of \"%.20s\", but the model is on \"%.20s\"", ranks->name ? ranks->name : "", m->ops->name);
+    else if (!(t->all = GPTSI_NEW(&m->hooks, double, gptsi_mul(3, (size_t)ranks->size)))) status = gptsi_no_memory(m->error, "the ranks' sums", (size_t)ranks->size, 24);
+    status = gptsi_ranks_agree(ranks, status, &m->hooks, m->error);
+    if (status == GPTS_OK) status = gptsi_trainer_numbers(t, ranks, m->error);
+    if (status == GPTS_OK) status = gptsi_trainer_compare(t, ranks);
+    if (status != GPTS_OK) { memcpy(t->error, m->error, sizeof t->error); return status; }
+    t->ranks = *ranks;
+    gptsi_trainer_share(t);
+    return GPTS_OK;
+}
+
+GPTS_API uint64_t gpts_trainer_windows(gpts_trainer *t, size_t B)
+{
+    uint64_t first = t->data_position;
+    if (t->ranks.size > 1) first += (uint64_t)t->ranks.rank * B;
+    t->data_position += (t->ranks.size > 1 ? (uint64_t)t->ranks.size : 1) * B;
+    return first;
 }
 
 /* --------------------------------------------------------------------------
@@ -4607,23 +5011,23 @@ GPTS_API double gpts_trainer_rate(const gpts_trainer *t, uint64_t step)
            (1 + cos(3.141592653589793 * (double)(step - o->warmup) / (double)(o->total - o->warmup)));
 }
 
-static gpts_status gptsi_trainer_said(gpts_trainer *t, gpts_status status)     /* the model's sentence is the trainer's */
+static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum, int last)
 {
-    if (status != GPTS_OK) memcpy(t->error, t->model->error, sizeof t->error);
-    return status;
-}
-
-static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
-{
+    uint64_t size = t->ranks.size > 1 ? (uint64_t)t->ranks.size : 1, rank = size > 1 ? (uint64_t)t->ranks.rank : 0;
     gptsi_run run;
     memset(&run, 0, sizeof run);
+    if (t->reduced)
+        return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "one batch more than the %llu of options.batches: their gradients are exchanged already",
+                          (unsigned long long)t->accumulated);
     GPTSI_TRY(gptsi_trainer_follow(t));
     run.keep = 1;
+    run.last = last && size > 1;
     run.stop = SIZE_MAX;
     run.drop.rate = t->options.dropout; run.drop.seed = t->options.seed;
-    run.drop.step = gptsi_hash(t->step, t->accumulated, 0);               /* every batch of an update has its own masks */
+    run.drop.step = gptsi_hash(t->step, t->accumulated * size + rank, 0);  /* every batch of an update has its own masks */
     GPTSI_TRY(gptsi_trainer_said(t, gptsi_forward(t->model, batch, &run)));
     gptsi_backward(t, batch, &run, t->pending + t->n_pending);
+    t->reduced = run.last;
     GPTSI_TRY(gptsi_trainer_said(t, t->ops->status(t->device, t->model->error)));
     if (loss_sum) t->ops->download(t->device, loss_sum, t->pending + t->n_pending, sizeof *loss_sum);
     if (++t->n_pending == GPTSI_PENDING || loss_sum || !t->ops->queued) gptsi_trainer_settle(t);
@@ -4632,22 +5036,31 @@ static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *b
     return gptsi_trainer_said(t, t->ops->status(t->device, t->model->error));
 }
 
-/* names the first tensor with a bad weight, else the first with a bad gradient */
+/* names the first tensor with a bad weight, else the first with a bad gradient, on any rank */
 static gpts_status gptsi_trainer_not_finite(gpts_trainer *t)
 {
     gpts_model *m = t->model;
-    int what;
-    size_t i;
-    for (what = 0; what < 2; what++) for (i = 0; i < m->n_tensors; i++) {
-        const gpts_tensor *tensor = &m->tensors[i];
-        const gpts_real *x = what ? gpts_trainer_gradient(t, tensor) : tensor->data;
+    size_t n = 2 * m->n_tensors, i, begin, end;
+    double bad;
+    int r;
+    gptsi_trainer_stretch(t, t->ranks.rank, &begin, &end);
+    for (i = 0; i < n; i++) {
+        const gpts_tensor *tensor = &m->tensors[i % m->n_tensors];
+        size_t at = t->offset[i % m->n_tensors], from = gptsi_max(at, begin), to = at == SIZE_MAX ? 0 : gptsi_min(at + tensor->size, end);
         double sum = 0;
-        if (x) m->ops->sum_squares(m->device, &sum, x, tensor->size);
-        if (!(sum <= DBL_MAX))
-            return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the %s of %s is not finite; the weights are as before",
-                              (unsigned long long)t->step, what ? "gradient" : "weight", tensor->name);
+        if (i < m->n_tensors) m->ops->sum_squares(m->device, &sum, tensor->data, tensor->size);
+        else if (from < to) m->ops->sum_squares(m->device, &sum, t->gradients + from, to - from);
+        if (!(sum <= DBL_MAX)) break;
     }
-    return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
+    bad = (double)i;
+    if (t->ranks.size > 1) {
+        GPTSI_TRY(t->ranks.gather(t->ranks.context, &bad, sizeof bad, t->all, t->error));
+        for (r = 0; r < t->ranks.size; r++) bad = t->all[r] < bad ? t->all[r] : bad;
+    }
+    i = (size_t)bad;
+    if (i == n) return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
+    return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the %s of %s is not finite; the weights are as before",
+                      (unsigned long long)t->step, i < m->n_tensors ? "weight" : "gradient", m->tensors[i % m->n_tensors].name);
 }
 
 /* What an update of trained patterns must leave (P3): no coefficient below 0, decays above 0 and
@@ -4695,33 +5108,30 @@ static gpts_status gptsi_trainer_apply(gpts_trainer *t, double *loss)
 {
     gpts_model *m = t->model;
     const gpts_train_options *o = &t->options;
-    double squares = 0, mean = t->loss_count ? 1.0 / (double)t->loss_count : 0, scale, rate = gpts_trainer_rate(t, t->step);
+    double squares = 0, mean, scale, rate = gpts_trainer_rate(t, t->step);
     gpts_status status = GPTS_OK;
-    size_t i, n = 0;
+    size_t i, begin, end, n;
     GPTSI_TRY(gptsi_trainer_follow(t));
     gptsi_trainer_settle(t);
-    m->ops->sum_squares(m->device, &squares, t->gradients, t->n_block);                              /* (O1) */
+    gptsi_trainer_stretch(t, t->ranks.rank, &begin, &end);                /* all of it, alone */
+    GPTSI_TRY(gptsi_trainer_reduce(t));
+    m->ops->sum_squares(m->device, &squares, t->gradients + begin, end - begin);                     /* (O1) */
+    GPTSI_TRY(gptsi_trainer_sums(t, &squares));
+    mean = t->loss_count ? 1.0 / (double)t->loss_count : 0;
     t->gradient_norm = sqrt(squares) * mean;
     if (!(t->gradient_norm <= DBL_MAX) || !(fabs(t->loss_sum) <= DBL_MAX)) status = gptsi_trainer_not_finite(t);
     if (loss) *loss = t->loss_sum * mean;
     scale = o->clip > 0 && o->clip / (t->gradient_norm + 1e-6) < 1 ? mean * o->clip / (t->gradient_norm + 1e-6) : mean;
-    for (i = 0; i < m->n_tensors; i++) {
-        const gpts_tensor *tensor = &m->tensors[i];
-        gpts_real *g = gpts_trainer_gradient(t, tensor);
-        gpts_update *u = &t->updates[n];
-        if (!g) continue;
-        u->p = tensor->data; u->g = g; u->m = t->moment1 + t->offset[i]; u->v = t->moment2 + t->offset[i];
-        u->n = tensor->size; u->decay = tensor->decay ? o->weight_decay : 0;
-        n++;
-    }
+    n = gptsi_trainer_updates(t, begin, end);
     if (status != GPTS_OK) m->ops->zero(m->device, t->gradients, t->n_block * sizeof *t->gradients);
     else if (m->ops->adamw_all) m->ops->adamw_all(m->device, t->updates, n, scale, rate, o->beta1, o->beta2, o->epsilon, t->step + 1);
     else for (i = 0; i < n; i++) {
         const gpts_update *u = &t->updates[i];
         m->ops->adamw(m->device, u->p, u->g, u->m, u->v, u->n, scale, rate, u->decay, o->beta1, o->beta2, o->epsilon, t->step + 1);     /* (O2) */
     }
-    t->loss_sum = 0; t->loss_count = 0; t->accumulated = 0;
+    t->loss_sum = 0; t->loss_count = 0; t->accumulated = 0; t->reduced = 0;
     if (status != GPTS_OK) return status;
+    GPTSI_TRY(gptsi_trainer_publish(t, begin, end));
     t->step++;
     for (i = 0; i < (size_t)m->config.n_layer; i++) {                    /* patterns that moved are derived anew */
         const gpts_tensor *alpha = gptsi_layer_tensor(m, i, GPTS_P_ALPHA);
@@ -4734,7 +5144,7 @@ typedef struct gptsi_updating { gpts_trainer *t; const gpts_batch *batch; int ap
 static gpts_status gptsi_updating_act(void *arg)
 {
     const gptsi_updating *k = (const gptsi_updating *)arg;
-    if (k->batch) GPTSI_TRY(gptsi_trainer_accumulate(k->t, k->batch, k->apply ? NULL : k->loss));
+    if (k->batch) GPTSI_TRY(gptsi_trainer_accumulate(k->t, k->batch, k->apply ? NULL : k->loss, k->apply || k->t->accumulated + 1 == k->t->options.batches));
     return k->apply ? gptsi_trainer_apply(k->t, k->loss) : GPTS_OK;
 }
 static gpts_status gptsi_updating_run(gpts_trainer *t, const gpts_batch *batch, int apply, double *loss)
@@ -5712,15 +6122,44 @@ static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, con
     return status;
 }
 
+/* layer l's statistics were made by rank l mod size: every rank gets all */
+static gpts_status gptsi_calibration_exchange(gpts_calibration *c, gpts_status status)
+{
+    const gpts_ranks *ranks = c->ranks;
+    size_t l, h, i, H = c->H, T = c->T, most = gptsi_max(H * T * sizeof(double), c->mean ? T * T * sizeof(gpts_real) : 0);
+    unsigned char *all;
+    if (status != GPTS_OK || ranks->size <= 1) return status;
+    if (!(all = (unsigned char *)gptsi_new(&c->hooks, (size_t)ranks->size, most))) return gptsi_no_memory(c->error, "the ranks' calibrations", (size_t)ranks->size, most);
+    for (l = 0; status == GPTS_OK && l < c->L; l++) {
+        size_t owner = l % (size_t)ranks->size;
+        double *part[6];
+        part[0] = c->column + l * H * T; part[1] = c->diagonal + l * H * T;
+        part[2] = c->information + l * H; part[3] = c->variance + l * H; part[4] = c->divergence + l * H; part[5] = c->output + l * H;
+        for (i = 0; status == GPTS_OK && i < 6; i++) {
+            size_t bytes = H * (i < 2 ? T : 1) * sizeof(double);
+            status = ranks->gather(ranks->context, part[i], bytes, all, c->error);
+            memcpy(part[i], all + owner * bytes, bytes);
+        }
+        for (h = 0; status == GPTS_OK && c->mean && h < H; h++) {
+            gpts_real *mean = c->mean + (l * H + h) * T * T;
+            status = ranks->gather(ranks->context, mean, T * T * sizeof *mean, all, c->error);
+            memcpy(mean, all + owner * T * T * sizeof *mean, T * T * sizeof *mean);
+        }
+    }
+    gptsi_delete(&c->hooks, all);
+    return status;
+}
+
 GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const int32_t *tokens, size_t n_sequences, size_t T)
 {
     size_t L = (size_t)m->config.n_layer, H = (size_t)m->config.n_head, D = (size_t)(m->config.n_embd / m->config.n_head), l, i;
     int keep_mean = c->keep_mean;
+    const gpts_ranks *ranks = c->ranks;
     gptsi_calibrator k;
     gpts_status status;
     gpts_calibration_free(c);
     memset(c, 0, sizeof *c);
-    c->hooks = m->hooks; c->keep_mean = keep_mean;
+    c->hooks = m->hooks; c->keep_mean = keep_mean; c->ranks = ranks;
     if (!tokens || !n_sequences || !T || gptsi_mul(n_sequences, T) > SIZE_MAX / 4096)
         return gptsi_fail(c->error, GPTS_BAD_ARGUMENT, "calibration needs tokens, and sequences and a length of 1 or more");
     c->L = L; c->H = H; c->T = T; c->n_sequences = n_sequences;
@@ -5745,12 +6184,13 @@ GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const in
     }
     for (l = 0; status == GPTS_OK && l < L; l++) {
         k.heads = &m->layers[l].heads; k.layer = l;
-        if (!k.heads->U) continue;
+        if (!k.heads->U || (ranks && ranks->size > 1 && l % (size_t)ranks->size != (size_t)ranks->rank)) continue;
         status = gptsi_calibrate_layer(&k, m, tokens);
         if (status != GPTS_OK) memcpy(c->error, m->error, sizeof c->error);
     }
     gptsi_delete(&m->hooks, k.panels);
     gptsi_cpu_free(&k.cpu);
+    if (ranks) status = gptsi_calibration_exchange(c, gptsi_ranks_agree(ranks, status, &m->hooks, c->error));
     if (status != GPTS_OK) gpts_calibration_free(c);
     return status;
 }
@@ -6156,7 +6596,9 @@ GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_cali
         next += n;
     }
     r.n = taken;
+    if (trainer) status = gptsi_ranks_agree(&trainer->ranks, status, &m->hooks, m->error);
     if (status == GPTS_OK && taken) status = gptsi_freeze_apply(m, trainer, c, &o, fits.fit, accepted);
+    if (status == GPTS_OK && trainer && trainer->ranks.size > 1) status = gptsi_trainer_compare(trainer, &trainer->ranks);
     for (i = 0; fits.fit && i < all; i++) gpts_pattern_fit_free(&fits.fit[i]);
     gptsi_delete(&m->hooks, fits.fit); gptsi_delete(&m->hooks, score); gptsi_delete(&m->hooks, order);
     gptsi_delete(&m->hooks, accepted);
@@ -10958,9 +11400,15 @@ GPTS_API gpts_status gpts_checkpoint_save(gpts_trainer *trainer, const char *pat
             "the gradients of %llu batches are accumulated: apply them before saving",
             (unsigned long long)trainer->accumulated);
     GPTSI_TRY(gptsi_trainer_follow(trainer));
-    status = gptsi_writer_fill(&w, m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32);
-    if (status == GPTS_OK) status = gptsi_writer_save(&w, m, path);
-    gptsi_writer_free(&w, &m->hooks);
+    GPTSI_TRY(gptsi_trainer_gather(trainer));
+    status = GPTS_OK;
+    if (trainer->ranks.rank == 0) {
+        status = gptsi_writer_fill(&w, m, trainer, sizeof(gpts_real) == 8 ? GPTS_F64 : GPTS_F32);
+        if (status == GPTS_OK) status = gptsi_writer_save(&w, m, path);
+        gptsi_writer_free(&w, &m->hooks);
+    }
+    status = gptsi_ranks_agree(&trainer->ranks, status, &m->hooks, m->error);
+    gptsi_trainer_share(trainer);
     if (status != GPTS_OK) memcpy(trainer->error, m->error, sizeof trainer->error);
     return status;
 }
