@@ -61,7 +61,7 @@ static void world_end(void *context)
     int r, ok = meet(w);
     for (i = 0; ok && i < w->n[k->rank]; i++) {
         piece *p = &w->pieces[k->rank][i], *theirs = &w->pieces[p->owner][i];
-        if (p->n != theirs->n || p->owner != theirs->owner || p->reduce != theirs->reduce) abort();
+        if (p->n != theirs->n || p->owner != theirs->owner || p->reduce != theirs->reduce) { k->failed = 1; break; }
         if (!p->reduce && p->owner != k->rank) memcpy(p->x, theirs->x, p->n * sizeof *p->x);
         if (!p->reduce || p->owner != k->rank) continue;
         for (e = 0; e < p->n; e++) {
