@@ -14,7 +14,7 @@ help: ## list the targets
 # ---- tests: each tests/NAME.c is one program, built with float and with double reals ----------
 
 # Parts without real numbers need no double build, gradients no float one.
-FLOAT_ONLY  = tokenizer tokens safetensors kill hostile oom threads
+FLOAT_ONLY  = tokenizer tokens safetensors kill hostile oom threads rendezvous
 DOUBLE_ONLY = gradients
 SUITES      = $(patsubst tests/%.c,%,$(wildcard tests/*.c))
 EXAMPLES    = $(patsubst examples/%.c,build/%,$(wildcard examples/*.c))

@@ -93,6 +93,354 @@ gpts_status gpts_gpu_attach_precision(gpts_model *model, int device, int type); 
 #endif
 #endif /* GPTS_GPU_H */
 
+/* ==== @@RANKS  several processes: who they are, and a line between them ====================================================
+   Plain C and sockets (tests/rendezvous.c tries them without a GPU): the ranks know themselves by what their launcher puts
+   into the environment, meet at a TCP port of rank 0, and keep these connections.  They carry the small numbers of an update,
+   and their end tells that a process is gone.                                                                                */
+#if defined(GPTS_GPU_RENDEZVOUS) || (defined(__CUDACC__) && defined(GPTS_NCCL) && !defined(GPTS_GPU_ATTENTION_ONLY))
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0
+#endif
+
+enum { LINE_HELLO = 0x47505453, LINE_DATA, LINE_END, LINE_MOST = 65536 };     /* kinds of messages; the most ranks */
+typedef struct LineHead { uint32_t kind, turn; uint64_t bytes; } LineHead;
+typedef struct Line {
+    int rank, size, local;                    /* local: which of this machine's ranks       */
+    char address[256]; int port;
+    int *fd;                                  /* [size] at rank 0, else fd[0] to rank 0; below 0: none */
+    uint32_t turn;                            /* gathers so far                             */
+    double patience;                          /* seconds that a gather waits                */
+    int broken; char error[GPTS_ERROR_BYTES];
+} Line;
+
+static double line_now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
+static gpts_status line_fail(char *error, gpts_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format); vsnprintf(error, GPTS_ERROR_BYTES, format, list); va_end(list);
+    return status;
+}
+
+/* the number in variable `name`; `none` where there is no such variable; -1: not a number */
+static long line_variable(const char *name, long none)
+{
+    const char *text = getenv(name);
+    char *end;
+    long x;
+    if (!text || !*text) return none;
+    x = strtol(text, &end, 10);
+    return *end || x < 0 || x > 1000000 ? -1 : x;
+}
+/* the first machine of Slurm's list, "node[07-12,15],other" -> node07 */
+static void line_first_machine(char *to, size_t room, const char *list)
+{
+    size_t n = 0;
+    for (; *list && *list != ',' && *list != '[' && n + 1 < room; list++) to[n++] = *list;
+    if (*list == '[') for (list++; *list >= '0' && *list <= '9' && n + 1 < room; list++) to[n++] = *list;
+    to[n] = 0;
+}
+/* rank, size, local, address and port, from torchrun's, Open MPI's, MPICH's or Slurm's variables; none of them: one rank, alone */
+static gpts_status line_environment(Line *line, char *error)
+{
+    static const char *const names[4][3] = { { "RANK", "WORLD_SIZE", "LOCAL_RANK" },
+        { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK" },
+        { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID" }, { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID" } };
+    const char *const *name = NULL, *address = getenv("MASTER_ADDR"), *nodes = getenv("SLURM_STEP_NODELIST");
+    long rank, size, local, port;
+    int i, here = 0;
+    memset(line, 0, sizeof *line);
+    line->size = 1; line->patience = 3600;
+    for (i = 0; i < 4 && !name; i++) if (getenv(names[i][0]) && getenv(names[i][1])) name = names[i];
+    if (!name) return GPTS_OK;
+    rank = line_variable(name[0], -1); size = line_variable(name[1], -1); local = line_variable(name[2], rank);
+    if (size < 1 || size > LINE_MOST || rank < 0 || rank >= size || local < 0)
+        return line_fail(error, GPTS_BAD_ARGUMENT, "%s=%s %s=%s %s=%s: a rank is 0 .. size-1", name[0], getenv(name[0]), name[1], getenv(name[1]), name[2], getenv(name[2]) ? getenv(name[2]) : "");
+    line->rank = (int)rank; line->size = (int)size; line->local = (int)local;
+    if (address && *address) snprintf(line->address, sizeof line->address, "%s", address);
+    else if (nodes) line_first_machine(line->address, sizeof line->address, nodes);
+    else {
+        here = line_variable("LOCAL_WORLD_SIZE", line_variable("OMPI_COMM_WORLD_LOCAL_SIZE", line_variable("MPI_LOCALNRANKS", 0))) == size;
+        if (size > 1 && !here) return line_fail(error, GPTS_BAD_ARGUMENT, "MASTER_ADDR must name the machine of rank 0 where ranks run on several machines");
+        snprintf(line->address, sizeof line->address, "127.0.0.1");
+    }
+    /* torchrun itself listens at its port: the next one is ours */
+    port = line_variable("MASTER_PORT", 29531);
+    if (port > 0 && (getenv("TORCHELASTIC_RUN_ID") || getenv("TORCHELASTIC_USE_AGENT_STORE"))) port++;
+    port = line_variable("GPTS_PORT", port);
+    if (port < 1 || port > 65535) return line_fail(error, GPTS_BAD_ARGUMENT, "MASTER_PORT or GPTS_PORT is no port: 1 .. 65535");
+    line->port = (int)port;
+    return GPTS_OK;
+}
+
+static void line_close(Line *line)
+{
+    int r;
+    if (line->fd) for (r = 0; r < (line->rank ? 1 : line->size); r++) if (line->fd[r] >= 0) close(line->fd[r]);
+    free(line->fd);
+    line->fd = NULL;
+}
+/* From now on nothing works but free.  Rank 0 passes the sentence on, so that all say the same. */
+static gpts_status line_break(Line *line, const char *format, ...)
+{
+    LineHead head;
+    va_list list;
+    int r;
+    if (line->broken) return GPTS_DEVICE;
+    va_start(list, format); vsnprintf(line->error, sizeof line->error, format, list); va_end(list);
+    line->broken = 1;
+    memset(&head, 0, sizeof head);
+    head.kind = LINE_END; head.bytes = sizeof line->error;
+    if (line->rank == 0 && line->fd) for (r = 1; r < line->size; r++) {
+        if (line->fd[r] < 0) continue;
+        if (send(line->fd[r], &head, sizeof head, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof head) (void)!send(line->fd[r], line->error, sizeof line->error, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    line_close(line);
+    return GPTS_DEVICE;
+}
+static int line_other(const Line *line, int i) { return line->rank ? 0 : i; }        /* the rank at the other end of fd[i] */
+
+/* Is everybody there?  Looks without waiting. */
+static gpts_status line_check(Line *line)
+{
+    int i;
+    for (i = line->rank ? 0 : 1; !line->broken && i < (line->rank ? 1 : line->size); i++) {
+        LineHead head;
+        ssize_t n = recv(line->fd[i], &head, sizeof head, MSG_PEEK | MSG_DONTWAIT);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+            line_break(line, "rank %d is gone: rank %d stops; the last checkpoint stays good", line_other(line, i), line->rank);
+        } else if (n == (ssize_t)sizeof head && head.kind == LINE_END) {
+            char text[GPTS_ERROR_BYTES];
+            double until = line_now() + 2;
+            recv(line->fd[i], &head, sizeof head, 0);
+            memset(text, 0, sizeof text);
+            for (n = 0; n < (ssize_t)sizeof text - 1 && line_now() < until;) {
+                ssize_t k = recv(line->fd[i], text + n, sizeof text - (size_t)n, MSG_DONTWAIT);
+                if (k == 0) break;
+                if (k > 0) n += k;
+            }
+            line_break(line, "%s", text[0] ? text : "rank 0 is gone; the last checkpoint stays good");
+        }
+    }
+    return line->broken ? GPTS_DEVICE : GPTS_OK;
+}
+/* all of the bytes, or the line breaks; out: send them, else receive */
+static gpts_status line_move(Line *line, int i, void *data, size_t bytes, int out, double until)
+{
+    char *at = (char *)data;
+    struct pollfd wait;
+    while (bytes && !line->broken) {
+        ssize_t n = out ? send(line->fd[i], at, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(line->fd[i], at, bytes, MSG_DONTWAIT);
+        if (n > 0) { at += n; bytes -= (size_t)n; continue; }
+        if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+            if (out) line_check(line);                                              /* a last word, should there be one */
+            return line_break(line, "rank %d is gone: rank %d stops; the last checkpoint stays good", line_other(line, i), line->rank);
+        }
+        wait.fd = line->fd[i]; wait.events = out ? POLLOUT : POLLIN; wait.revents = 0;
+        poll(&wait, 1, 200);
+        if (line->rank == 0 && !wait.revents) line_check(line);
+        if (line_now() > until) line_break(line, "rank %d did not answer for %.0f s: rank %d stops", line_other(line, i), line->patience, line->rank);
+    }
+    return line->broken ? GPTS_DEVICE : GPTS_OK;
+}
+static gpts_status line_head(Line *line, int i, size_t bytes, double until)
+{
+    LineHead head;
+    if (line_move(line, i, &head, sizeof head, 0, until) != GPTS_OK) return GPTS_DEVICE;
+    if (head.kind == LINE_END) {
+        char text[GPTS_ERROR_BYTES];
+        memset(text, 0, sizeof text);
+        if (line_move(line, i, text, sizeof text, 0, line_now() + 2) == GPTS_OK) { text[sizeof text - 1] = 0; line_break(line, "%s", text); }
+        return GPTS_DEVICE;
+    }
+    if (head.kind != LINE_DATA || head.turn != line->turn || head.bytes != bytes)
+        return line_break(line, "rank %d is out of step with rank %d: message %u of %llu bytes, expected %u of %llu", line_other(line, i), line->rank, (unsigned)head.turn,
+                          (unsigned long long)head.bytes, (unsigned)line->turn, (unsigned long long)bytes);
+    return GPTS_OK;
+}
+/* all [size,bytes] = every rank's `mine` */
+static gpts_status line_gather(Line *line, const void *mine, size_t bytes, void *all, char *error)
+{
+    LineHead head;
+    double until = line_now() + line->patience;
+    int r;
+    memset(&head, 0, sizeof head);
+    head.kind = LINE_DATA; head.turn = line->turn; head.bytes = bytes;
+    memcpy((char *)all + (size_t)line->rank * bytes, mine, bytes);
+    if (!line->broken) line_check(line);
+    if (line->rank == 0) {
+        for (r = 1; r < line->size && !line->broken; r++)
+            if (line_head(line, r, bytes, until) == GPTS_OK) line_move(line, r, (char *)all + (size_t)r * bytes, bytes, 0, until);
+        for (r = 1; r < line->size && !line->broken; r++) {
+            head.bytes = bytes * (size_t)line->size;
+            if (line_move(line, r, &head, sizeof head, 1, until) == GPTS_OK) line_move(line, r, all, bytes * (size_t)line->size, 1, until);
+        }
+    } else if (!line->broken && line_move(line, 0, &head, sizeof head, 1, until) == GPTS_OK &&
+               line_move(line, 0, (void *)(uintptr_t)mine, bytes, 1, until) == GPTS_OK &&
+               line_head(line, 0, bytes * (size_t)line->size, until) == GPTS_OK)
+        line_move(line, 0, all, bytes * (size_t)line->size, 0, until);
+    line->turn++;
+    if (!line->broken) return GPTS_OK;
+    memcpy(error, line->error, GPTS_ERROR_BYTES);
+    return GPTS_DEVICE;
+}
+
+static void line_tune(int fd)                 /* no delay; a machine that fell silent is noticed in half a minute */
+{
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+#ifdef TCP_KEEPIDLE
+    { int idle = 10, every = 5, times = 4; setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle); setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every); setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times); }
+#endif
+#ifdef TCP_USER_TIMEOUT
+    { unsigned silent = 30000; setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent, sizeof silent); }
+#endif
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+static int line_loopback(const struct sockaddr *a)
+{
+    if (a->sa_family == AF_INET) return (ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24) == 127;
+    return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+static int line_bytes(int fd, void *data, size_t bytes, double until)       /* received within the time? */
+{
+    char *at = (char *)data;
+    while (bytes && line_now() < until) {
+        struct pollfd wait;
+        ssize_t n = recv(fd, at, bytes, MSG_DONTWAIT);
+        if (n > 0) { at += n; bytes -= (size_t)n; continue; }
+        if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return 0;
+        wait.fd = fd; wait.events = POLLIN; wait.revents = 0;
+        poll(&wait, 1, 100);
+    }
+    return bytes == 0;
+}
+typedef struct LineHello { uint32_t kind; int32_t rank, size, version; } LineHello;
+
+/* rank 0: listens until all are there; refuses strangers */
+static gpts_status line_listen(Line *line, const struct addrinfo *found, double until, double seconds, char *error)
+{
+    const struct addrinfo *a;
+    int listener = -1, one = 1, here = 1, r, why = 0;
+    for (a = found; a && listener < 0; a = a->ai_next) {
+        struct sockaddr_storage any;
+        socklen_t length = a->ai_addrlen;
+        memset(&any, 0, sizeof any);
+        memcpy(&any, a->ai_addr, a->ai_addrlen);
+        if (!line_loopback(a->ai_addr)) {     /* not one of the machine's addresses, but all */
+            if (a->ai_family == AF_INET) ((struct sockaddr_in *)(void *)&any)->sin_addr.s_addr = htonl(INADDR_ANY);
+            else if (a->ai_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&any)->sin6_addr = in6addr_any;
+        }
+        if ((listener = socket(a->ai_family, SOCK_STREAM, 0)) < 0) { why = errno; continue; }
+        setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        fcntl(listener, F_SETFD, FD_CLOEXEC);
+        if (bind(listener, (struct sockaddr *)(void *)&any, length) || listen(listener, 1024)) { why = errno; close(listener); listener = -1; }
+    }
+    if (listener < 0) return line_fail(error, GPTS_DEVICE, "rank 0 cannot listen at %s port %d (GPTS_PORT names another): %s", line->address, line->port, strerror(why));
+    while (here < line->size && line_now() < until) {
+        struct pollfd wait;
+        LineHello hello;
+        int fd;
+        wait.fd = listener; wait.events = POLLIN; wait.revents = 0;
+        if (poll(&wait, 1, 100) <= 0 || (fd = accept(listener, NULL, NULL)) < 0) continue;
+        line_tune(fd);
+        if (!line_bytes(fd, &hello, sizeof hello, line_now() + 2) || hello.kind != LINE_HELLO) { close(fd); continue; }
+        if (hello.version != GPTS_VERSION || hello.size != line->size || hello.rank < 1 || hello.rank >= line->size || line->fd[hello.rank] >= 0) {
+            line->fd[0] = -1;
+            line_break(line, hello.version != GPTS_VERSION ? "rank %d of %d runs version %d of the program, rank 0 of %d another" : hello.size != line->size ?
+                       "rank %d was started as one of %d (version %d), rank 0 as one of %d" : "rank %d of %d (version %d) came twice to rank 0 of %d", (int)hello.rank, (int)hello.size, (int)hello.version, line->size);
+            close(fd); close(listener);
+            memcpy(error, line->error, GPTS_ERROR_BYTES);
+            return GPTS_MISMATCH;
+        }
+        line->fd[hello.rank] = fd;
+        here++;
+    }
+    close(listener);
+    if (here == line->size) return GPTS_OK;
+    for (r = 1; line->fd[r] >= 0; r++) {}
+    line_break(line, "rank %d%s did not come to %s port %d in %.0f s", r, here < line->size - 1 ? " (and others)" : "", line->address, line->port, seconds);
+    memcpy(error, line->error, GPTS_ERROR_BYTES);
+    return GPTS_DEVICE;
+}
+
+/* all ranks meet, or in `seconds` each says who is missing */
+static gpts_status line_open(Line *line, double seconds, char *error)
+{
+    struct addrinfo hints, *found = NULL, *a;
+    char port[16];
+    double until = line_now() + seconds;
+    gpts_status status = GPTS_OK;
+    LineHello hello;
+    int r, fd = -1, e;
+    if (line->size <= 1) return GPTS_OK;
+    if (!(line->fd = (int *)malloc((size_t)line->size * sizeof(int)))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' connections");
+    for (r = 0; r < line->size; r++) line->fd[r] = -1;
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    snprintf(port, sizeof port, "%d", line->port);
+    while ((e = getaddrinfo(line->address, port, &hints, &found)) != 0 && line_now() < until) poll(NULL, 0, 200);
+    if (e) status = line_fail(error, GPTS_DEVICE, "rank %d does not find the machine \"%.100s\" of rank 0: %s", line->rank, line->address, gai_strerror(e));
+    else if (line->rank == 0) status = line_listen(line, found, until, seconds, error);
+    else {
+        while (fd < 0 && line_now() < until) {
+            for (a = found; a && fd < 0; a = a->ai_next) {
+                if ((fd = socket(a->ai_family, SOCK_STREAM, 0)) < 0) continue;
+                line_tune(fd);
+                if (connect(fd, a->ai_addr, a->ai_addrlen)) { close(fd); fd = -1; }
+            }
+            if (fd < 0) poll(NULL, 0, 50);
+        }
+        if (fd < 0) status = line_fail(error, GPTS_DEVICE, "rank %d waited %.0f s for rank 0 at %s port %d", line->rank, seconds, line->address, line->port);
+        else {
+            line->fd[0] = fd;
+            memset(&hello, 0, sizeof hello);
+            hello.kind = LINE_HELLO; hello.rank = line->rank; hello.size = line->size; hello.version = GPTS_VERSION;
+            if (line_move(line, 0, &hello, sizeof hello, 1, until) != GPTS_OK) { memcpy(error, line->error, GPTS_ERROR_BYTES); status = GPTS_DEVICE; }
+        }
+    }
+    if (found) freeaddrinfo(found);
+    if (status != GPTS_OK) line_close(line);
+    return status;
+}
+/* the first rank that failed speaks for all */
+static gpts_status line_agree(Line *line, gpts_status status, char *error)
+{
+    typedef struct Verdict { int32_t status; char error[GPTS_ERROR_BYTES]; } Verdict;
+    Verdict mine, *all;
+    gpts_status met;
+    int r;
+    if (line->size <= 1) return status;
+    if (!(all = (Verdict *)malloc((size_t)line->size * sizeof *all))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' agreement");
+    memset(&mine, 0, sizeof mine);
+    mine.status = (int32_t)status;
+    if (status != GPTS_OK) memcpy(mine.error, error, sizeof mine.error);
+    met = line_gather(line, &mine, sizeof mine, all, error);
+    for (r = 0; met == GPTS_OK && r < line->size; r++) {
+        if (all[r].status == GPTS_OK) continue;
+        met = (gpts_status)all[r].status;
+        all[r].error[GPTS_ERROR_BYTES - 1] = 0;
+        if (r == line->rank) memcpy(error, mine.error, sizeof mine.error);
+        else line_fail(error, met, "rank %d: %.300s", r, all[r].error);
+    }
+    free(all);
+    return met;
+}
+#endif /* the line */
+
 #if defined(__CUDACC__) && !defined(GPTS_GPU_DECLARATIONS)
 #include <cuda.h>
 #include <cuda_bf16.h>
