@@ -302,6 +302,10 @@ typedef struct gpts_ops {
     gpts_status (*status)(void *device, char *error);         /* first failure since the last call */
     /* optional: act(arg), with the device's workers gathered once for all its operations */
     gpts_status (*together)(void *device, gpts_status (*act)(void *arg), void *arg);
+    /* optional, where every operation is queued: what follows up to replay_end is the same work as ever under this key.  1: it
+       was replayed, nothing is to be queued.  replay_end's 1: it has to be queued once more, replay_begin first               */
+    int (*replay_begin)(void *device, const void *key, size_t bytes);
+    int (*replay_end)(void *device);
     /* a layer's heads are about to meet T positions: derive heads->plan, the device's own, where it
        is not good for that; TOO_LONG where a pattern ends before.  forget: the patterns changed      */
     gpts_status (*prepare)(void *device, gpts_heads *heads, size_t T, char *error);
@@ -4165,7 +4169,9 @@ typedef struct gptsi_run {
     size_t stop;                              /* end after this layer's attention sublayer; SIZE_MAX: never */
     gpts_session *session;                    /* fill its caches, or NULL                   */
     const int32_t *step;                      /* [B] decode: one token a row after the cache; NULL: prefill */
+    int part;                                 /* of GPTSI_RUN_                              */
 } gptsi_run;
+enum { GPTSI_RUN_WHOLE, GPTSI_RUN_READY, GPTSI_RUN_QUEUE };    /* all; only checks and uploads; only what comes after */
 
 static gpts_dropout gptsi_drop(const gpts_dropout *drop, size_t layer, uint32_t site)
 {
@@ -4309,10 +4315,13 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
     gptsi_norm norm;
     gpts_dropout drop;
     unsigned char *x;
-    if (!run->step) GPTSI_TRY(gptsi_batch_check(m, batch));
-    GPTSI_TRY(gptsi_work_ready(m, batch->B, batch->T, run->keep));
-    GPTSI_TRY(gptsi_batch_upload(m, batch, run->step != NULL));
-    if (run->step) gptsi_step_upload(run->session, run->step);
+    if (run->part != GPTSI_RUN_QUEUE) {
+        if (!run->step) GPTSI_TRY(gptsi_batch_check(m, batch));
+        GPTSI_TRY(gptsi_work_ready(m, batch->B, batch->T, run->keep));
+        GPTSI_TRY(gptsi_batch_upload(m, batch, run->step != NULL));
+        if (run->step) gptsi_step_upload(run->session, run->step);
+        if (run->part == GPTSI_RUN_READY) return GPTS_OK;
+    }
     x = L ? w->layers[0].x : w->x;
     op->embed_forward(m->device, x, w->tokens, batch->first || run->step ? w->first : NULL, m->tensors[0].data,
                       m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : NULL, batch->B, batch->T, C);
@@ -5041,6 +5050,29 @@ GPTS_API double gpts_trainer_rate(const gpts_trainer *t, uint64_t step)
            (1 + cos(3.141592653589793 * (double)(step - o->warmup) / (double)(o->total - o->warmup)));
 }
 
+/* The gradients of a batch, its losses' sum in work->sum.  What is queued for a batch of one shape is the same each time, without
+   dropout and padding: a table that can may replay it.                                                                            */
+static gpts_status gptsi_forward_backward(gpts_trainer *t, const gpts_batch *batch, gptsi_run *run)
+{
+    const gpts_ops *op = t->ops;
+    gpts_model *m = t->model;
+    gpts_status status;
+    const void *key[8];
+    int replay = op->replay_begin && !(run->drop.rate > 0) && !batch->first && !batch->length && !run->last;
+    run->part = GPTSI_RUN_READY;
+    GPTSI_TRY(gptsi_forward(m, batch, run));
+    memset(key, 0, sizeof key);
+    key[0] = m->work->block; key[1] = m->parameters; key[2] = t->gradients; key[3] = t->offset; key[4] = m->layers;
+    key[5] = (const void *)(uintptr_t)batch->B; key[6] = (const void *)(uintptr_t)batch->T;
+    run->part = GPTSI_RUN_QUEUE;
+    do {
+        if (replay && op->replay_begin(t->device, key, sizeof key)) return GPTS_OK;
+        status = gptsi_forward(m, batch, run);
+        if (status == GPTS_OK) gptsi_backward(t, batch, run, m->work->sum);
+    } while (replay && op->replay_end(t->device));
+    return status;
+}
+
 static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum, int last)
 {
     uint64_t size = t->ranks.size > 1 ? (uint64_t)t->ranks.size : 1, rank = size > 1 ? (uint64_t)t->ranks.rank : 0;
@@ -5055,8 +5087,8 @@ static gpts_status gptsi_trainer_accumulate(gpts_trainer *t, const gpts_batch *b
     run.stop = SIZE_MAX;
     run.drop.rate = t->options.dropout; run.drop.seed = t->options.seed;
     run.drop.step = gptsi_hash(t->step, t->accumulated * size + rank, 0);  /* every batch of an update has its own masks */
-    GPTSI_TRY(gptsi_trainer_said(t, gptsi_forward(t->model, batch, &run)));
-    gptsi_backward(t, batch, &run, t->pending + t->n_pending);
+    GPTSI_TRY(gptsi_trainer_said(t, gptsi_forward_backward(t, batch, &run)));
+    t->ops->copy(t->device, t->pending + t->n_pending, t->model->work->sum, sizeof(double));
     t->reduced = run.last;
     GPTSI_TRY(gptsi_trainer_said(t, t->ops->status(t->device, t->model->error)));
     if (loss_sum) t->ops->download(t->device, loss_sum, t->pending + t->n_pending, sizeof *loss_sum);

@@ -2176,6 +2176,7 @@ const char *gpts_gpu_status_text(gpts_gpu_status status)
 #include <cublasLt.h>
 #include <map>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace {
@@ -2196,6 +2197,9 @@ struct ProductPlan { cublasLtMatmulDesc_t desc; cublasLtMatrixLayout_t a, b, d; 
 enum { SCRATCH_PRODUCT, SCRATCH_ATTENTION, SCRATCH_ROWS, SCRATCH_LOGITS, SCRATCH_SUMS, SCRATCH_SORT, SCRATCH_UPDATES, SCRATCH_COUNT };
 enum { STAGE_BYTES = 1 << 22 };
 
+/* work that has been recorded: seen once under this key, or ready to be launched again; good as long as no memory it knows has moved */
+struct Replay { uint64_t generation; cudaGraphExec_t ready; bool hopeless; };
+
 struct Gpu {
     cudaStream_t stream;                                     /* stays first: benchmarks time on it */
     int device, type;                                        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
@@ -2204,6 +2208,7 @@ struct Gpu {
     gpts_status status; char error[GPTS_ERROR_BYTES];        /* the first failure */
     std::map<char *, Memory> memory;
     std::map<ProductKey, ProductPlan> products;
+    std::map<std::string, Replay> replays; uint64_t generation; Replay *recording;
     void *scratch[SCRATCH_COUNT]; size_t scratch_bytes[SCRATCH_COUNT];
     char *stage; size_t staged; cudaEvent_t stage_free;      /* pinned: uploads do not wait for the stream */
     std::vector<Chunk> updates; size_t chunks;               /* the tensors whose chunks SCRATCH_UPDATES holds, and their number */
@@ -2232,7 +2237,7 @@ template <class P> P *scratch(Gpu &g, int which, size_t bytes)
 {
     if (g.scratch_bytes[which] < bytes) {
         if (g.scratch[which]) { cudaStreamSynchronize(g.stream); cudaFree(g.scratch[which]); }
-        g.scratch[which] = 0; g.scratch_bytes[which] = 0;
+        g.scratch[which] = 0; g.scratch_bytes[which] = 0; g.generation++;
         if (!fine(g, cudaMalloc(&g.scratch[which], bytes), "working memory")) { g.scratch[which] = 0; return 0; }
         g.scratch_bytes[which] = bytes;
     }
@@ -2258,7 +2263,7 @@ void gpu_release(void *device, void *memory)
     if (at->second.shadow) cudaFree(at->second.shadow);
     cudaFree(memory);
     g.memory.erase(at);
-    g.updates.clear();
+    g.updates.clear(); g.generation++;
 }
 Memory *memory_of(Gpu &g, const void *p, char **base)
 {
@@ -2521,6 +2526,12 @@ __global__ void shadow_fill(bf16 *to, const float *from, int64_t n)
     if (i + 8 <= n) { float x[8]; load<8>(from + i, x); store<8>(to + i, x); }
     else for (; i < n; i++) to[i] = from_float<bf16>(from[i]);
 }
+void shadow_renew(Gpu &g, const char *base, Memory &m)
+{
+    if (!m.shadow || !m.stale) return;
+    shadow_fill<<<grid((int64_t)(m.bytes / 4), 8 * 256), 256, 0, g.stream>>>(m.shadow, (const float *)base, (int64_t)(m.bytes / 4));
+    m.stale = !launched(g, "the parameters in bf16");
+}
 /* a parameter as products read it: itself, or its place in the shadow; NULL stays NULL */
 const void *factor(Gpu &g, const float *w)
 {
@@ -2528,11 +2539,9 @@ const void *factor(Gpu &g, const float *w)
     char *base; Memory *m = memory_of(g, w, &base);
     if (!m) { fail(g, GPTS_BAD_ARGUMENT, "%s%s", "a weight is not in the device's memory", ""); return 0; }
     const int64_t n = (int64_t)(m->bytes / 4);
+    if (!m->shadow) g.generation++;
     if (!m->shadow && !fine(g, cudaMalloc((void **)&m->shadow, (size_t)n * 2), "the parameters in bf16")) { m->shadow = 0; return 0; }
-    if (m->stale) {
-        shadow_fill<<<grid(n, 8 * 256), 256, 0, g.stream>>>(m->shadow, (const float *)base, n);
-        m->stale = !launched(g, "the parameters in bf16");
-    }
+    shadow_renew(g, base, *m);
     return m->shadow + (w - (const float *)base);
 }
 
@@ -3296,6 +3305,7 @@ void gpu_forget(void *device, gpts_heads *heads)
     HeadsPlan *plan = (HeadsPlan *)heads->plan;
     if (!plan) return;
     if (plan->prepared) { cudaStreamSynchronize(g.stream); cudaFree(plan->prepared); }
+    g.generation++;
     delete plan;
     heads->plan = 0;
 }
@@ -3319,7 +3329,7 @@ bool attention_of(Gpu &g, gpts_gpu_attention &a, const gpts_heads *heads, HeadsP
         if (!fine(g, cudaMalloc(&plan->prepared, need), "the tables of a layer's heads")) { plan->prepared = 0; return false; }
         plan->bytes = need;
     }
-    a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; plan->T = 0;
+    a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; plan->T = 0; g.generation++;
     if ((heads->n || a.theta > 0) && gpts_gpu_attention_prepare(&a) != GPTS_GPU_OK) { fail(g, GPTS_UNSUPPORTED, "%s%s", a.error, ""); return false; }
     plan->T = T; plan->theta = a.theta;
     return true;
@@ -3423,6 +3433,38 @@ void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, c
 void gpu_cache_fill(void *device, const gpts_heads *, gpts_cache *, const void *, const int32_t *, size_t) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
 void gpu_attention_decode(void *device, const gpts_heads *, gpts_cache *, void *, void *, const int32_t *, double, double) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
 
+/* ---- replay: a step's work is queued once as it is, once into a graph, and from then on launched as one -------------------------- */
+int gpu_replay_begin(void *device, const void *key, size_t bytes)
+{
+    Gpu &g = gpu_of(device);
+    if (g.replays.size() > 32) { for (auto &r : g.replays) if (r.second.ready) cudaGraphExecDestroy(r.second.ready); g.replays.clear(); }
+    Replay &r = g.replays[std::string((const char *)key, bytes)];            /* all zero when new */
+    for (auto &m : g.memory) shadow_renew(g, m.first, m.second);               /* graphs take shadows as they are */
+    if (r.hopeless || g.status != GPTS_OK) return 0;
+    if (r.ready && r.generation == g.generation) { fine(g, cudaGraphLaunch(r.ready, g.stream), "a recorded step"); return 1; }
+    if (r.ready) { cudaGraphExecDestroy(r.ready); r.ready = 0; r.generation = 0; }
+    if (r.generation == g.generation) {
+        if (cudaStreamBeginCapture(g.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess) g.recording = &r;
+        else { cudaGetLastError(); r.hopeless = true; }
+    }
+    r.generation = g.generation;
+    return 0;
+}
+int gpu_replay_end(void *device)
+{
+    Gpu &g = gpu_of(device); Replay *r = g.recording; cudaGraph_t graph = 0;
+    if (!r) return 0;
+    g.recording = 0;
+    bool ok = cudaStreamEndCapture(g.stream, &graph) == cudaSuccess && graph && g.status == GPTS_OK && r->generation == g.generation &&
+        cudaGraphInstantiate(&r->ready, graph, 0) == cudaSuccess && cudaGraphLaunch(r->ready, g.stream) == cudaSuccess;
+    if (graph) cudaGraphDestroy(graph);
+    if (ok) return 0;
+    cudaGetLastError();                                                          /* nothing was run: as if it had not been tried */
+    if (r->ready) { cudaGraphExecDestroy(r->ready); r->ready = 0; }
+    r->hopeless = true; g.status = GPTS_OK;
+    return 1;
+}
+
 /* ---- the table, and a model on it ------------------------------------------------------------------------------------------ */
 
 void gpu_close(Gpu *g)
@@ -3430,6 +3472,7 @@ void gpu_close(Gpu *g)
     cudaSetDevice(g->device);
     if (g->stream) cudaStreamSynchronize(g->stream);
     for (auto &p : g->products) product_plan_free(p.second);
+    for (auto &r : g->replays) if (r.second.ready) cudaGraphExecDestroy(r.second.ready);
     for (auto &m : g->memory) { if (m.second.shadow) cudaFree(m.second.shadow); cudaFree(m.first); }
     for (int i = 0; i < SCRATCH_COUNT; i++) if (g->scratch[i]) cudaFree(g->scratch[i]);
     if (g->stage) cudaFreeHost(g->stage);
@@ -3444,7 +3487,7 @@ void gpu_hold(void *device, int change) { Gpu *g = (Gpu *)device; g->holds += ch
 void gpu_table(Gpu &g)
 {
     gpts_ops &o = g.ops; memset(&o, 0, sizeof o);
-    o.name = "cuda"; o.activation_bytes = g.size(); o.queued = 1; o.hold = gpu_hold;
+    o.name = "cuda"; o.activation_bytes = g.size(); o.queued = 1; o.hold = gpu_hold; o.replay_begin = gpu_replay_begin; o.replay_end = gpu_replay_end;
     o.allocate = gpu_allocate; o.release = gpu_release; o.upload = gpu_upload; o.download = gpu_download; o.copy = gpu_copy; o.zero = gpu_zero; o.status = gpu_status;
     o.prepare = gpu_prepare; o.forget = gpu_forget;
     o.embed_forward = gpu_embed_forward; o.embed_backward = gpu_embed_backward;

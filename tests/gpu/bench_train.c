@@ -5,7 +5,9 @@
    12 layers, 12 heads, 768, vocabulary 50304, rotary positions, no biases, exact GELU, tied output, clipping, AdamW; random tokens.
    Static heads lie as in the measurements of PyTorch beside which this stands: 25 % in layers as 9 9 6 6 3 3 0 ..., 50 % as
    12 12 9 9 9 6 6 3 3 3 0 0; linear: W = T/16, 256 at most, 8 terms.  "free" is an oracle: y = v is copied, there is no Q and K.  Arms take
-   turns, a whole update each; the median is printed.  Memory is what the arm's own model, trainer and activations take.       */
+   turns, a whole update each; the median is printed.  Memory is what the arm's own model, trainer and activations take.
+   --no-replay queues every operation of every micro-batch instead of replaying a CUDA graph.  --layers= --width= --heads=: another model,
+   ordinary arm only.                                                                                                                */
 #define GPTSTATIC_IMPLEMENTATION
 #include "../../gptstatic.h"
 #define GPTS_GPU_DECLARATIONS
@@ -18,6 +20,7 @@ static const char *const names[ARMS] = { "ordinary", "linear25", "exact25", "lin
 static const int share[ARMS] = { 0, 25, 25, 50, 50, 25, 50 };
 static const int heads25[12] = { 9, 9, 6, 6, 3, 3, 0, 0, 0, 0, 0, 0 }, heads50[12] = { 12, 12, 9, 9, 9, 6, 6, 3, 3, 3, 0, 0 };
 
+static int64_t layers = 12, width = 768, n_heads = 12;
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
 static void need(int ok, const char *why) { if (!ok) { fprintf(stderr, "bench_train: %s\n", why); exit(1); } }
 
@@ -117,7 +120,7 @@ static void profile_on(gpts_ops *o)
     o->embed_forward = timed_embed_forward; o->embed_backward = timed_embed_backward; o->norm_forward = timed_norm_forward; o->add_norm_forward = timed_add_norm_forward;
     o->norm_backward = timed_norm_backward; o->linear_forward = timed_linear_forward; o->linear_backward = timed_linear_backward; o->activation_forward = timed_activation_forward;
     o->activation_exchange = timed_activation_exchange; o->attention_forward = timed_attention_forward; o->attention_backward = timed_attention_backward; o->loss = timed_loss;
-    o->zero = timed_zero; o->adamw_all = timed_adamw_all; o->sum_squares = timed_sum_squares;
+    o->replay_begin = NULL; o->zero = timed_zero; o->adamw_all = timed_adamw_all; o->sum_squares = timed_sum_squares;
 }
 static void profile_off(gpts_ops *o)
 {
@@ -159,6 +162,7 @@ static void arm_make(arm *a, int which, size_t T)
     gpts_train_options o = gpts_train_options_default();
     a->which = which;
     c.vocab_size = 50304; c.n_positions = (int64_t)T; c.position = GPTS_POSITION_ROPE; c.bias = 0; c.activation = GPTS_GELU_ERF;
+    c.n_layer = layers; c.n_embd = width; c.n_head = n_heads;
     memset(shapes, 0, sizeof shapes);
     for (h = 0; h < 12; h++) start[h] = (int32_t)(T > 4096 ? 256 : T / 16);
     for (l = 0; l < 12; l++) {
@@ -168,7 +172,7 @@ static void arm_make(arm *a, int which, size_t T)
         if (n) { shapes[l].S = T; if (linear) { shapes[l].R = 8; shapes[l].tails = 1; shapes[l].tail_start = start; } }
     }
     need(gpts_model_init(&plain, &c, 1, NULL) == GPTS_OK, plain.error);
-    need(gptsi_model_build(&a->m, &c, shapes, NULL) == GPTS_OK, a->m.error);
+    need(gptsi_model_build(&a->m, &c, which ? shapes : NULL, NULL) == GPTS_OK, a->m.error);
     for (i = 0; i < a->m.n_tensors; i++) {
         gpts_tensor *t = &a->m.tensors[i];
         const gpts_tensor *p = gpts_model_tensor(&plain, t->name);
@@ -206,7 +210,7 @@ static int ascending(const void *a, const void *b) { double x = *(const double *
 int main(int argc, char **argv)
 {
     size_t B = 8, T = 4096, i;
-    int accum = 15, rounds = 3, profile = 0, r, k, n = 0;
+    int accum = 15, rounds = 3, profile = 0, replay = 1, r, k, n = 0;
     const char *only = NULL;
     static arm arms[ARMS];
     int32_t *tokens;
@@ -218,7 +222,11 @@ int main(int argc, char **argv)
         else if (!strncmp(argv[k], "--accum=", 8)) accum = atoi(argv[k] + 8);
         else if (!strncmp(argv[k], "--rounds=", 9)) rounds = atoi(argv[k] + 9);
         else if (!strncmp(argv[k], "--only=", 7)) only = argv[k] + 7;
+        else if (!strncmp(argv[k], "--layers=", 9)) layers = atoi(argv[k] + 9);
+        else if (!strncmp(argv[k], "--width=", 8)) width = atoi(argv[k] + 8);
+        else if (!strncmp(argv[k], "--heads=", 8)) n_heads = atoi(argv[k] + 8);
         else if (!strcmp(argv[k], "--profile")) profile = 1;
+        else if (!strcmp(argv[k], "--no-replay")) replay = 0;
         else need(0, "unknown argument");
     }
     if (rounds > MOST_ROUNDS) rounds = MOST_ROUNDS;
@@ -230,7 +238,8 @@ int main(int argc, char **argv)
         const char *at = only ? strstr(only, names[k]) : names[k];
         if (!at) continue;
         arm_make(&arms[n], k, T);
-        update(&arms[n], tokens, B, T, 1, &loss);
+        if (!replay) ((gpts_ops *)(uintptr_t)arms[n].m.ops)->replay_begin = NULL;
+        update(&arms[n], tokens, B, T, 3, &loss);
         cudaMemGetInfo(&free_now, &total); arms[n].memory -= (double)free_now;
         n++;
     }

@@ -257,7 +257,7 @@ static const model_case cases[] = {
     { "zero_layer",     11, 9, 0, 1, 5, 0,  LEARNED, LAYER,  TANH, 1, 1,    2, 6, NONE,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
     { "norm_no_mlp",    11, 9, 2, 1, 5, 0,  LEARNED, LAYER,  TANH, 1, 1,    2, 6, NONE,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
     { "width_one",       7, 9, 1, 1, 1, 3,  LEARNED, NONORM, ERF,  1, 0,    2, 5, NONE,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
-    { "odd_sizes",      23,21, 3, 3, 15,11, LEARNED, LAYER,  RELU, 1, 1,    3,19, NONE,  5, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
+    { "odd_sizes",      23,21, 3, 3, 15,11, LEARNED, LAYER,  TANH, 1, 1,    3,19, NONE,  5, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
     { "padded_left",    13,40, 2, 2, 32,12, LEARNED, LAYER,  TANH, 1, 1,    3,38, LEFT,  4, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
     { "padded_right",   13,40, 2, 2, 32,12, ROPE,    LAYER,  TANH, 1, 1,    3,38, RIGHT, 0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
     { "rope_padded",    13,40, 2, 2, 32,12, ROPE,    LAYER,  ERF,  0, 0,    3,38, LEFT,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
