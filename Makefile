@@ -103,7 +103,11 @@ NVCC     ?= $(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 GPU_CODE ?= -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 PYTHON   ?= python3
 
+NCCL     ?=
 CUDA      = $(dir $(NVCC))..
+# NCCL=1: several GPUs.  The compiled file remembers which it was.
+NCCL_ALL  = $(if $(NCCL),-DGPTS_NCCL)
+NCCL_LINK = $(if $(NCCL),-L$(CUDA)/lib64 -lnccl)
 NVCC_ALL  = $(NVCC) -std=c++17 -O3 -I. $(GPU_CODE) -Xcompiler -fPIC
 GPU_LINK  = $(NVCC) -Xcompiler "$(OPENMP)" -Xlinker -rpath,$(CUDA)/lib64
 
@@ -113,9 +117,11 @@ build/gpu_attention.o: gpu.cu
 	@mkdir -p $(@D)
 	$(NVCC_ALL) -DGPTS_GPU_ATTENTION_ONLY -split-compile=0 -Xptxas -v -c -o $@ $< 2> build/gpu.log || { cat build/gpu.log >&2; exit 1; }
 	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
-build/gpu_model.o: gpu.cu gptstatic.h
+build/gpu_model.o: gpu.cu gptstatic.h build/nccl-$(NCCL).mark
 	@mkdir -p $(@D)
-	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY -c -o $@ $<
+	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY $(NCCL_ALL) -c -o $@ $<
+build/nccl-$(NCCL).mark:
+	@mkdir -p $(@D) && rm -f build/nccl-*.mark && touch $@
 build/gpu.o: build/gpu_attention.o build/gpu_model.o
 	ld -r -o $@ $^
 build/libgptsgpu.so: build/gpu_attention.o
@@ -129,7 +135,7 @@ build/tests/gpu/%.o: tests/gpu/%.c tests/test.h tests/models.h examples/cli.h ex
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I. -I$(CUDA)/include -c -o $@ $<
 build/tests/gpu/%: build/tests/gpu/%.o build/gpu.o
-	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
+	$(GPU_LINK) -o $@ $^ $(NCCL_LINK) -lcublasLt -lm
 build/tests/gpu/attention_every_lane: build/tests/gpu/attention.o gpu.cu
 	$(NVCC) -std=c++17 -O3 $(firstword $(GPU_CODE)) -split-compile=0 -DGPTS_GPU_EVERY_LANE -DGPTS_GPU_ATTENTION_ONLY -Xcompiler "$(OPENMP)" -o $@ $^ -lm
 
@@ -141,13 +147,13 @@ build/gpu/%.o: examples/%.c examples/cli.h examples/plot.h examples/corpus.h gpt
 	@mkdir -p $(@D)
 	$(CC) $(ALL) -DGPTSTATIC_LINKED -DGPTS_CUDA -c -o $@ $<
 build/gpu/golden: build/gpu/golden.o build/gpu.o
-	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
+	$(GPU_LINK) -o $@ $^ $(NCCL_LINK) -lcublasLt -lm
 	@mkdir -p build/tests && cp $@ build/tests/golden
 build/gpu/%: build/gpu/%.o build/gptstatic.o build/gpu.o
-	$(GPU_LINK) -o $@ $^ -lcublasLt -lm
+	$(GPU_LINK) -o $@ $^ $(NCCL_LINK) -lcublasLt -lm
 	@cp $@ build/$*
 
-gpu: build/gpu.o build/libgptsgpu.so build/gpu/golden $(EXAMPLES:build/%=build/gpu/%) ## gpu.cu as an object and a library; every example with --gpu
+gpu: build/gpu.o build/libgptsgpu.so build/gpu/golden $(EXAMPLES:build/%=build/gpu/%) ## gpu.cu as an object and a library; every example with --gpu; NCCL=1: on several GPUs
 gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitizer; needs a GPU
 	@NVCC="$(NVCC)" MAKE="$(MAKE)" sh tests/gpu/run.sh
 gpu-bench: build/libgptsgpu.so $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)) ## attention beside PyTorch's flash and cuDNN, and whole models; needs a GPU and PyTorch

@@ -26,7 +26,8 @@
        @@BASE       sizes, element types, tensor-core and copy instructions, the prepared tables
        @@ATTENTION  live heads: plain kernels, rotation, then forward, dQ, dK dV on tensor cores
        @@STATIC     fixed heads: Toeplitz tiles, far states
-       @@CALL       what runs where; the public functions                                                                */
+       @@CALL       what runs where; the public functions
+       @@RANKS      several GPUs: the line between processes (first in the file), and NCCL                                */
 #ifndef GPTS_GPU_H
 #define GPTS_GPU_H
 #include <stddef.h>
@@ -86,6 +87,12 @@ const char *gpts_gpu_status_text(gpts_gpu_status status);
    which is slow and there to compare.  On failure the model stays on the CPU and model->error says why in one sentence.          */
 gpts_status gpts_gpu_attach(gpts_model *model, int device);
 gpts_status gpts_gpu_attach_precision(gpts_model *model, int device, int type);        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
+/* Several GPUs, one process each, for gpts_trainer_ranks: who this process is comes from torchrun's, Open MPI's, MPICH's or Slurm's
+   variables (none: alone, OK), NCCL carries (builds with GPTS_NCCL; gradients rounded to bf16 or as they are, in fp32), and every
+   rank gets one sentence in error [GPTS_ERROR_BYTES] where one is missing, has no GPU, or ends.  Attach the model to ranks->device
+   afterwards; free when all is done.  Rank 0 listens at MASTER_ADDR:MASTER_PORT (under torchrun the port after it; GPTS_PORT: another). */
+gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *error);             /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
+void gpts_gpu_ranks_free(gpts_ranks *ranks);
 #endif
 
 #ifdef __cplusplus
@@ -3534,5 +3541,233 @@ extern "C" gpts_status gpts_gpu_attach_precision(gpts_model *m, int device, int 
     return status;
 }
 extern "C" gpts_status gpts_gpu_attach(gpts_model *model, int device) { return gpts_gpu_attach_precision(model, device, GPTS_GPU_BF16); }
+
+/* ==== @@RANKS  several GPUs: groups of reductions and broadcasts through NCCL, on a stream of their own ===================== */
+#ifdef GPTS_NCCL
+#include <nccl.h>
+#include <sched.h>
+namespace {
+struct RankPiece { float *x; size_t n; int owner; bool reduce; };
+struct Ranks {
+    Line line;
+    ncclComm_t comm; cudaStream_t stream; cudaEvent_t before, done;
+    Gpu *gpu; std::vector<RankPiece> pieces;                 /* of the group at hand */
+    int type; bf16 *half; size_t half_size;                  /* GPTS_GPU_BF16: gradients travel rounded */
+    double patience;                                         /* seconds without an end before a group is given up */
+};
+
+__global__ void ranks_round(bf16 *to, const float *from, size_t n) { size_t i = blockIdx.x * (size_t)256 + threadIdx.x; if (i < n) to[i] = from_float<bf16>(from[i]); }
+__global__ void ranks_widen(float *to, const bf16 *from, size_t n) { size_t i = blockIdx.x * (size_t)256 + threadIdx.x; if (i < n) to[i] = to_float(from[i]); }
+
+/* All that was queued is given up; the sentence is the line's where that knows who is gone. */
+void ranks_give_up(Ranks *k, const char *why)
+{
+    const double until = line_now() + 2;
+    while (!k->line.broken && line_check(&k->line) == GPTS_OK && line_now() < until) poll(0, 0, 20);
+    if (!k->line.broken) line_break(&k->line, "rank %d: NCCL: %.200s; the last checkpoint stays good", k->line.rank, why);
+    if (k->comm) ncclCommAbort(k->comm);
+    k->comm = 0;
+}
+/* r, or what became of a call that goes on by itself: polled, so that nothing waits for a rank that is gone */
+bool ranks_settle(Ranks *k, ncclResult_t r, double patience)
+{
+    double now = line_now(), until = now + patience, look = now + 1e-3;
+    while (r == ncclInProgress) {
+        if (!k->comm || ncclCommGetAsyncError(k->comm, &r) != ncclSuccess) r = ncclInternalError;
+        if (r != ncclInProgress) break;
+        if ((now = line_now()) > look) {
+            look = now + 1e-3;
+            if (line_check(&k->line) != GPTS_OK || now > until) { ranks_give_up(k, "a call did not end in time"); return false; }
+        }
+        sched_yield();
+    }
+    if (r == ncclSuccess) return true;
+    const char *last = k->comm ? ncclGetLastError(k->comm) : 0;
+    ranks_give_up(k, last && *last ? last : ncclGetErrorString(r));
+    return false;
+}
+void ranks_begin(void *context, void *device)
+{
+    Ranks *k = (Ranks *)context;
+    k->gpu = &gpu_of(device);
+    k->pieces.clear();
+    cudaEventRecord(k->before, k->gpu->stream);
+    cudaStreamWaitEvent(k->stream, k->before, 0);
+}
+void ranks_reduce(void *context, gpts_real *x, size_t n, int owner) { ((Ranks *)context)->pieces.push_back({ x, n, owner, true }); }
+void ranks_broadcast(void *context, gpts_real *x, size_t n, int owner)
+{
+    Ranks *k = (Ranks *)context;
+    changed(*k->gpu, x);
+    k->pieces.push_back({ x, n, owner, false });
+}
+void ranks_end(void *context)
+{
+    Ranks *k = (Ranks *)context;
+    size_t halves = 0;
+    if (k->line.broken || !k->comm || k->pieces.empty()) return;
+    if (k->type == GPTS_GPU_BF16) {
+        for (auto &p : k->pieces) if (p.reduce) halves += (p.n + 127) / 128 * 128;
+        if (halves > k->half_size) {
+            cudaStreamSynchronize(k->stream);
+            cudaFree(k->half); k->half = 0; k->half_size = 0;
+            if (cudaMalloc((void **)&k->half, halves * 2) != cudaSuccess) { cudaGetLastError(); ranks_give_up(k, "out of memory: the rounded gradients"); return; }
+            k->half_size = halves;
+        }
+        bf16 *at = k->half;
+        for (auto &p : k->pieces) if (p.reduce) { ranks_round<<<grid((int64_t)p.n, 256), 256, 0, k->stream>>>(at, p.x, p.n); at += (p.n + 127) / 128 * 128; }
+    }
+    ncclResult_t r = ncclGroupStart();
+    bf16 *at = k->half;
+    for (auto &p : k->pieces) {
+        ncclResult_t e;
+        if (!p.reduce) e = ncclBroadcast(p.x, p.x, p.n, ncclFloat32, p.owner, k->comm, k->stream);
+        else if (k->type == GPTS_GPU_BF16) { e = ncclReduce(at, at, p.n, ncclBfloat16, ncclSum, p.owner, k->comm, k->stream); at += (p.n + 127) / 128 * 128; }
+        else e = ncclReduce(p.x, p.x, p.n, ncclFloat32, ncclSum, p.owner, k->comm, k->stream);
+        if (r == ncclSuccess && e != ncclInProgress) r = e;
+    }
+    const ncclResult_t e = ncclGroupEnd();
+    if (!ranks_settle(k, r == ncclSuccess ? e : r, k->patience)) return;
+    at = k->half;
+    if (k->type == GPTS_GPU_BF16)
+        for (auto &p : k->pieces) if (p.reduce) {
+            if (p.owner == k->line.rank) ranks_widen<<<grid((int64_t)p.n, 256), 256, 0, k->stream>>>(p.x, at, p.n);
+            at += (p.n + 127) / 128 * 128;
+        }
+}
+gpts_status ranks_wait(void *context, char *error)
+{
+    Ranks *k = (Ranks *)context;
+    cudaError_t e = cudaSuccess;
+    if (!k->line.broken) e = cudaEventRecord(k->done, k->stream);
+    for (double now = line_now(), until = now + k->patience, look = now + 1e-3; !k->line.broken && e == cudaSuccess;) {
+        if ((e = cudaEventQuery(k->done)) == cudaSuccess) break;
+        if (e != cudaErrorNotReady) break;
+        e = cudaSuccess;
+        if ((now = line_now()) > look) {
+            ncclResult_t r = ncclSuccess;
+            look = now + 1e-3;
+            ncclCommGetAsyncError(k->comm, &r);
+            if (line_check(&k->line) != GPTS_OK || now > until || (r != ncclSuccess && r != ncclInProgress))
+                ranks_give_up(k, r != ncclSuccess && r != ncclInProgress ? ncclGetErrorString(r) : "a group did not end in time");
+        }
+        sched_yield();
+    }
+    if (e != cudaSuccess) { cudaGetLastError(); ranks_give_up(k, cudaGetErrorString(e)); }
+    if (!k->line.broken) {
+        if (k->gpu) cudaStreamWaitEvent(k->gpu->stream, k->done, 0);
+        return GPTS_OK;
+    }
+    if (k->comm) ranks_give_up(k, "");
+    memcpy(error, k->line.error, GPTS_ERROR_BYTES);
+    return GPTS_DEVICE;
+}
+gpts_status ranks_gather(void *context, const void *mine, size_t bytes, void *all, char *error)
+{
+    Ranks *k = (Ranks *)context;
+    const gpts_status status = line_gather(&k->line, mine, bytes, all, error);
+    if (status != GPTS_OK && k->comm) ranks_give_up(k, "");
+    return status;
+}
+
+/* this rank's GPU and its part of the communicator */
+gpts_status ranks_start(Ranks *k, double seconds, char *error)
+{
+    ncclUniqueId mine, *all;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int count = 0, least = 0, greatest = 0;
+    gpts_status status = GPTS_OK;
+    float *one = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    memset(&mine, 0, sizeof mine);
+    if (e != cudaSuccess) status = line_fail(error, GPTS_DEVICE, "no NVIDIA GPU can be used: %s", cudaGetErrorString(e));
+    else if (k->line.local >= count) status = line_fail(error, GPTS_DEVICE, "there is no GPU %d for this rank: this machine has %d, counted from 0", k->line.local, count);
+    else if ((e = cudaSetDevice(k->line.local)) != cudaSuccess || (e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
+             (e = cudaStreamCreateWithPriority(&k->stream, cudaStreamNonBlocking, greatest)) != cudaSuccess ||
+             (e = cudaEventCreateWithFlags(&k->before, cudaEventDisableTiming)) != cudaSuccess || (e = cudaEventCreateWithFlags(&k->done, cudaEventDisableTiming)) != cudaSuccess ||
+             (e = cudaMalloc((void **)&one, 256)) != cudaSuccess || (e = cudaMemset(one, 0, 256)) != cudaSuccess || (e = cudaDeviceSynchronize()) != cudaSuccess)
+        status = line_fail(error, GPTS_DEVICE, "GPU %d cannot be used: %s", k->line.local, cudaGetErrorString(e));
+    if (status == GPTS_OK && k->line.rank == 0 && ncclGetUniqueId(&mine) != ncclSuccess) status = line_fail(error, GPTS_DEVICE, "NCCL does not start");
+    cudaGetLastError();
+    status = line_agree(&k->line, status, error);
+    if (status != GPTS_OK) return status;
+    if (!(all = (ncclUniqueId *)malloc((size_t)k->line.size * sizeof mine))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' names");
+    status = line_gather(&k->line, &mine, sizeof mine, all, error);
+    config.blocking = 0;
+    if (status == GPTS_OK && !ranks_settle(k, ncclCommInitRankConfig(&k->comm, k->line.size, all[0], k->line.rank, &config), seconds)) status = GPTS_DEVICE;
+    free(all);
+    if (status == GPTS_OK) {                                 /* the first group connects; it must end in time too */
+        const double patience = k->patience;
+        k->patience = seconds;
+        k->pieces.clear();
+        for (int r = 0; r < k->line.size; r++) { k->pieces.push_back({ one, 32, r, true }); k->pieces.push_back({ one, 32, r, false }); }
+        ranks_end(k);
+        status = ranks_wait(k, error);
+        k->patience = patience;
+    } else if (k->line.broken) memcpy(error, k->line.error, GPTS_ERROR_BYTES);
+    cudaFree(one);
+    return status;
+}
+} /* namespace */
+
+extern "C" void gpts_gpu_ranks_free(gpts_ranks *ranks)
+{
+    Ranks *k = ranks ? (Ranks *)ranks->context : 0;
+    if (k) {
+        char error[GPTS_ERROR_BYTES], *all = (char *)malloc((size_t)k->line.size);
+        k->line.patience = 60;                               /* all are done before one goes */
+        if (k->line.fd && !k->line.broken && all) line_gather(&k->line, "", 1, all, error);
+        free(all);
+        if (k->comm && !k->line.broken && ranks_settle(k, ncclCommFinalize(k->comm), 30)) ncclCommDestroy(k->comm);
+        else if (k->comm) ncclCommAbort(k->comm);
+        line_close(&k->line);
+        if (k->half) cudaFree(k->half);
+        if (k->before) cudaEventDestroy(k->before);
+        if (k->done) cudaEventDestroy(k->done);
+        if (k->stream) cudaStreamDestroy(k->stream);
+        cudaGetLastError();
+        delete k;
+    }
+    if (ranks) memset(ranks, 0, sizeof *ranks);
+}
+extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *error)
+{
+    const double seconds = 60;
+    gpts_status status;
+    memset(ranks, 0, sizeof *ranks);
+    ranks->size = 1; ranks->name = "cuda";
+    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32) return line_fail(error, GPTS_BAD_ARGUMENT, "gradients travel as GPTS_GPU_BF16 or GPTS_GPU_F32");
+    Ranks *k = new (std::nothrow) Ranks();
+    if (!k) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks");
+    k->type = type; k->patience = 600;
+    status = line_environment(&k->line, error);
+    ranks->device = k->line.local;
+    if (status == GPTS_OK && k->line.size == 1) { delete k; return GPTS_OK; }
+    ranks->context = k;
+    if (status == GPTS_OK) status = line_open(&k->line, seconds, error);
+    if (status == GPTS_OK) status = ranks_start(k, seconds, error);
+    if (status != GPTS_OK) { line_close(&k->line); gpts_gpu_ranks_free(ranks); return status; }
+    ranks->rank = k->line.rank; ranks->size = k->line.size;
+    ranks->begin = ranks_begin; ranks->reduce = ranks_reduce; ranks->broadcast = ranks_broadcast; ranks->end = ranks_end;
+    ranks->wait = ranks_wait; ranks->gather = ranks_gather;
+    return GPTS_OK;
+}
+#else
+extern "C" void gpts_gpu_ranks_free(gpts_ranks *ranks) { if (ranks) memset(ranks, 0, sizeof *ranks); }
+extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *error)
+{
+    static const char *const names[4] = { "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS" };
+    (void)type;
+    memset(ranks, 0, sizeof *ranks);
+    ranks->size = 1; ranks->name = "cuda";
+    for (int i = 0; i < 4; i++)
+        if (getenv(names[i]) && atoi(getenv(names[i])) > 1) {
+            snprintf(error, GPTS_ERROR_BYTES, "started as one of %d processes (%s), but built without NCCL: make gpu NCCL=1", atoi(getenv(names[i])), names[i]);
+            return GPTS_UNSUPPORTED;
+        }
+    return GPTS_OK;
+}
+#endif
+
 #endif /* GPTS_GPU_ATTENTION_ONLY */
 #endif /* __CUDACC__ */
