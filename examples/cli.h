@@ -48,9 +48,14 @@
 #endif
 #ifdef GPTS_CUDA
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
 gpts_status gpts_gpu_attach(gpts_model *model, int device);
+gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *error);
+void gpts_gpu_ranks_free(gpts_ranks *ranks);
+#ifdef __cplusplus
+}
+#endif
 #endif
 
 /* ---- the state of a program --------------------------------------------------------- */
@@ -74,7 +79,7 @@ typedef struct cli_flag {
 #define CLI_END { NULL, CLI_KIND_END, NULL, 0, 0, NULL }
 
 /* Groups of flags that only some programs have. */
-enum { CLI_DATA = 1, CLI_MODEL = 2, CLI_GPU = 4, CLI_SHAPE = 8, CLI_TRAIN = 16 };
+enum { CLI_DATA = 1, CLI_MODEL = 2, CLI_GPU = 4, CLI_SHAPE = 8, CLI_TRAIN = 16, CLI_RANKS = 32 };
 
 /* CLI_SHAPE: a new model; CLI_TRAIN: how it learns.  Programs may change the defaults. */
 static struct {
@@ -102,6 +107,10 @@ static struct {
     double began, shown; uint64_t first; int decile;
 } cli = { "", "", 1337, 0, "out", NULL, NULL, NULL, NULL, 512, 0.1, 0, 0, 0,
           { NULL, NULL, NULL, NULL, 0 }, NULL, 0, 0, "", 0, 0, 0, 0 };
+
+/* With --gpu under torchrun, mpirun or srun (CLI_RANKS): who this process is among them.  Only
+   rank 0 prints and writes. */
+static gpts_ranks cli_ranks;
 
 /* ---- sentences ----------------------------------------------------------------------- */
 
@@ -390,6 +399,13 @@ static inline void cli_begin(int argc, char **argv, const char *program, const c
     cli.hooks.threads = (int)cli.threads;
 #ifndef GPTS_CUDA
     if (cli.gpu) cli_fail("this build has no CUDA: --gpu needs the programs that `make gpu` builds");
+#else
+    if (cli.gpu) {
+        static char error[GPTS_ERROR_BYTES];
+        CLI_TRY(gpts_gpu_ranks_init(&cli_ranks, 0, error), error);
+        if (cli_ranks.size > 1 && !(groups & CLI_RANKS)) cli_fail("this program is one process, but it was started as one of %d", cli_ranks.size);
+        if (cli_ranks.rank) { cli.quiet = 1; cli.json = NULL; }
+    }
 #endif
 }
 
@@ -434,10 +450,26 @@ static inline gpts_train_options cli_options(int64_t seed)
 static inline void cli_place(gpts_model *model)
 {
 #ifdef GPTS_CUDA
-    if (cli.gpu) CLI_TRY(gpts_gpu_attach(model, 0), model->error);
+    if (cli.gpu) CLI_TRY(gpts_gpu_attach(model, cli_ranks.device), model->error);
 #else
     (void)model;
 #endif
+}
+/* After its trainer is made or loaded: the ranks train together; `batches` are accumulated in an update. */
+static inline void cli_join(gpts_trainer *trainer, int64_t batches)
+{
+    trainer->options.batches = (uint64_t)batches;
+    CLI_TRY(gpts_trainer_ranks(trainer, &cli_ranks), trainer->error);
+}
+static inline void cli_same(const char *what, const void *data, size_t bytes)     /* on every rank, or none goes on */
+{
+    char error[GPTS_ERROR_BYTES] = "";
+    CLI_TRY(gpts_ranks_same(&cli_ranks, what, data, bytes, &cli.hooks, error), error);
+}
+static inline int64_t cli_together(int64_t n) { return cli_ranks.size > 1 ? n * cli_ranks.size : n; }      /* n of each rank */
+static inline void cli_save(gpts_model *model, const char *path)
+{
+    if (!cli_ranks.rank) CLI_TRY(gpts_model_save(model, path), model->error);
 }
 
 /* ---- files --------------------------------------------------------------------------------- */
@@ -470,6 +502,7 @@ static inline void cli_write(const char *path, const char *text, size_t bytes)
     char part[CLI_PATH + 8];
     FILE *f;
     int bad;
+    if (cli_ranks.rank) return;
     snprintf(part, sizeof part, "%s.part", path);
     f = fopen(part, "wb");
     if (!f) cli_fail("cannot write %s: %s", path, strerror(errno));
@@ -489,6 +522,7 @@ static inline void cli_make_out(void)
     char path[CLI_PATH];
     size_t i, n = strlen(cli.out);
     if (n + 80 >= sizeof path) cli_fail("the path of the output folder is too long");
+    if (cli_ranks.rank) return;
     memcpy(path, cli.out, n + 1);
     for (i = 1; i <= n; i++)
         if (path[i] == '/' || path[i] == 0) {
@@ -584,6 +618,9 @@ static inline int cli_end(void)
     }
     free(cli.json_text);
     cli.json_text = NULL;
+#ifdef GPTS_CUDA
+    gpts_gpu_ranks_free(&cli_ranks);
+#endif
     if (fflush(stdout) != 0 || ferror(stdout)) cli_fail("cannot write to the standard output: %s", errno ? strerror(errno) : "it is full or closed");
     return 0;
 }

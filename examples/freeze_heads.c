@@ -79,11 +79,11 @@ static void train(gpts_trainer *trainer, const char *what, int64_t until, int64_
     size_t row;
     windows.tokens = data.train; windows.n = data.n_train; windows.T = T; windows.seed = (uint64_t)seed;
     for (step = first; step < until; step++) {
-        CLI_TRY(gpts_windows_batch(&windows, trainer->data_position, (size_t)cli_train.batch, tokens, targets), "a window does not fit the data");
+        uint64_t first_window = gpts_trainer_windows(trainer, (size_t)cli_train.batch);
+        CLI_TRY(gpts_windows_batch(&windows, first_window, (size_t)cli_train.batch, tokens, targets), "a window does not fit the data");
         for (row = 0; row < (size_t)(scrambled * (double)cli_train.batch + 0.5); row++)
-            corpus_scramble(tokens + row * T, targets + row * T, T, &data, (uint64_t)seed, trainer->data_position + row);
+            corpus_scramble(tokens + row * T, targets + row * T, T, &data, (uint64_t)seed, first_window + row);
         CLI_TRY(gpts_trainer_update(trainer, tokens, targets, (size_t)cli_train.batch, T, &loss), trainer->error);
-        trainer->data_position += (uint64_t)cli_train.batch;
         cli_progress(what, (uint64_t)(step - first) + 1, (uint64_t)(until - first), "loss %.3f", loss);
     }
     if (seconds) *seconds = until > first ? (cli_now() - began) / (double)(until - first) : 0;
@@ -98,6 +98,7 @@ static void calibrate(gpts_calibration *c, gpts_model *model, int64_t seed, int 
     int32_t *tokens = CLI_NEW(int32_t, (size_t)sequences * T), *targets = CLI_NEW(int32_t, (size_t)sequences * T);
     memset(c, 0, sizeof *c);
     c->keep_mean = pictures;
+    c->ranks = &cli_ranks;
     windows.tokens = data.train; windows.n = data.n_train; windows.T = T; windows.seed = (uint64_t)seed + 100003;
     CLI_TRY(gpts_windows_batch(&windows, 0, (size_t)sequences, tokens, targets), "a window does not fit the data");
     CLI_TRY(gpts_calibrate(c, model, tokens, (size_t)sequences, T), c->error);
@@ -113,10 +114,12 @@ static void draw_pattern(const gpts_calibration *c, const gpts_model *model, con
     const gpts_real *mean = c->mean + ((size_t)head->layer * c->H + (size_t)head->head) * c->T * c->T;
     size_t n = T < CELLS ? T : CELLS, i, j, s, slot = 0;
     double cells[2][CELLS * CELLS] = {{0}}, z;
+    gpts_real alpha[CELLS], rho[CELLS];
     char title[96];
     for (s = 0; s < h->K; s++) if (h->kept[s] == head->head) slot = (size_t)h->static_slot[s];
+    model->ops->download(model->device, alpha, h->alpha + slot * h->S, n * sizeof *alpha);
+    model->ops->download(model->device, rho, h->rho + slot * h->S, n * sizeof *rho);
     for (i = 0; i < n; i++) {                 /* (P1) on the first rows: exp(alpha[j] + rho[i-j] - z[i]) */
-        const gpts_real *alpha = h->alpha + slot * h->S, *rho = h->rho + slot * h->S;
         for (j = 0, z = 0; j <= i; j++) z += cells[1][i * n + j] = exp((double)alpha[j] + (double)rho[i - j] - (double)alpha[0] - (double)rho[0]);
         for (j = 0; j <= i; j++) { cells[1][i * n + j] /= z; cells[0][i * n + j] = (double)mean[i * c->T + j]; }
     }
@@ -137,6 +140,8 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
     outcome r = {0};
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_checkpoint_load(&trainer, &model, cli_path(path, "halfway_%lld.safetensors", (long long)seed), &cli.hooks), trainer.error);
+    cli_place(&model);
+    cli_join(&trainer, 1);
     r.before = r.swapped = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
     if (a->how) {
         gpts_freeze_options o = gpts_freeze_options_default();
@@ -178,8 +183,8 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
     train(&trainer, what, cli_train.updates, a->order ? seed + 7000003 : seed, &r.seconds);
     r.loss = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
     r.parameters = trainer.n_trainable;
-    CLI_TRY(gpts_model_save(&model, cli_path(path, "%s_%lld.safetensors", a->name, (long long)seed)), model.error);        /* recall goes on from here */
-    if (report) CLI_TRY(gpts_model_save(&model, cli_path(path, "static_model.safetensors")), model.error);
+    cli_save(&model, cli_path(path, "%s_%lld.safetensors", a->name, (long long)seed));        /* recall goes on from here */
+    if (report) cli_save(&model, cli_path(path, "static_model.safetensors"));
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);
     return r;
@@ -194,7 +199,9 @@ static void first_half(int64_t seed)
     gpts_config config = cli_config(data.tokenizer.vocab_size, cli_train.context);
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_model_init(&model, &config, (uint64_t)seed, &cli.hooks), model.error);
+    cli_place(&model);
     CLI_TRY(gpts_trainer_init(&trainer, &model, &o), trainer.error);
+    cli_join(&trainer, 1);
     snprintf(what, sizeof what, "first part, seed %lld", (long long)seed);
     train(&trainer, what, (int64_t)(at * (double)cli_train.updates), seed, NULL);
     CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "halfway_%lld.safetensors", (long long)seed)), trainer.error);
@@ -218,7 +225,7 @@ int main(int argc, char **argv)
     cli_train.updates = 800;
     cli_train.eval_windows = 0;
     cli_begin(argc, argv, "freeze_heads", "Replaces attention heads by static patterns half-way through training, beside the controls.",
-              CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU, flags,
+              CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU | CLI_RANKS, flags,
               "layers heads width context batch updates seeds\n"
               "  per arm: val_loss_ARM ppl_change_ARM ppl_change_ARM_spread ppl_change_ARM_SEED val_loss_swap_ARM heads_ARM linear_ARM exact_ARM\n"
               "    trained_parameters_ARM seconds_per_update_ARM");
@@ -238,6 +245,7 @@ int main(int argc, char **argv)
     cli_results();
     corpus_open(&data);
     corpus_need(&data, cli_train.context);
+    cli_same("the tokens", data.train, data.n_train * sizeof *data.train);
     T = (size_t)cli_train.context;
     for (a = n; a-- > 0;) if (list[a].how && list[a].how->replacement <= GPTS_REPLACE_EXACT) pictured = a;
 
@@ -245,7 +253,7 @@ int main(int argc, char **argv)
     plot_begin("heads", "Static heads");
     plot_say("%lld layers of %lld heads, width %lld, %lld tokens of context; %lld updates of %lld tokens, the change after %.0f %% of them. "
              "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (long long)cli_train.context,
-             (long long)cli_train.updates, (long long)(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
+             (long long)cli_train.updates, (long long)cli_together(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
     for (s = 0; s < n_seeds; s++) {
         first_half(seed[s]);
         for (a = 0; a < n; a++) {
@@ -259,7 +267,7 @@ int main(int argc, char **argv)
     cli_json_real("heads", (double)cli_shape.heads);
     cli_json_real("width", (double)cli_shape.width);
     cli_json_real("context", (double)cli_train.context);
-    cli_json_real("batch", (double)cli_train.batch);
+    cli_json_real("batch", (double)cli_together(cli_train.batch));
     cli_json_real("updates", (double)cli_train.updates);
     cli_json_real("seeds", (double)n_seeds);
     for (a = 0; a < n; a++) {

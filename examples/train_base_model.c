@@ -10,6 +10,10 @@
    from --lr to --min-lr.  Every --eval-every updates the loss on fixed windows of the
    validation text is measured; these windows are the same in every run.
 
+   On several GPUs (programs of `make gpu NCCL=1`) every process draws --batch windows of its own:
+     torchrun --nproc-per-node=2 --no-python build/train_base_model --gpu ...
+   and likewise under mpirun and srun.  Any number of them resumes a checkpoint.
+
    --checkpoint-every N keeps OUT/checkpoint.safetensors, and --resume FILE goes on from
    one, to the same bits that an uninterrupted run would have reached.                     */
 #include "corpus.h"
@@ -52,7 +56,7 @@ int main(int argc, char **argv)
     size_t n_train = 0, n_val = 0, T, B;
     uint64_t step, last;
     int64_t part, updates;
-    cli_begin(argc, argv, "train_base_model", "Trains a GPT.", CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU, flags,
+    cli_begin(argc, argv, "train_base_model", "Trains a GPT.", CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU | CLI_RANKS, flags,
               "data vocabulary layers heads width context batch updates parameters train_loss val_loss val_loss_best\n"
               "  val_windows seconds updates_per_second tokens_per_second");
     if (!cli_train.context) cli_fail("--context must be at least 1");
@@ -79,6 +83,8 @@ int main(int argc, char **argv)
         cli_place(&model);
         CLI_TRY(gpts_trainer_init(&trainer, &model, &options), trainer.error);
     }
+    cli_same("the tokens", data.train, data.n_train * sizeof *data.train);
+    cli_join(&trainer, accumulate);
     cli_say("data   %s: %llu tokens, vocabulary %d\n", data.source, (unsigned long long)data.n_train, (int)data.tokenizer.vocab_size);
     cli_say("model  %lld layers, %lld heads, width %lld, context %lld: %llu parameters\n", (long long)cli_shape.layers, (long long)cli_shape.heads,
             (long long)cli_shape.width, (long long)cli_train.context, (unsigned long long)model.n_parameters);
@@ -111,8 +117,7 @@ int main(int argc, char **argv)
             one.targets = targets;
             one.B = B;
             one.T = T;
-            CLI_TRY(gpts_windows_batch(&windows, trainer.data_position, B, tokens, targets), "a window does not fit the data");
-            trainer.data_position += B;
+            CLI_TRY(gpts_windows_batch(&windows, gpts_trainer_windows(&trainer, B), B, tokens, targets), "a window does not fit the data");
             CLI_TRY(gpts_trainer_accumulate(&trainer, &one, NULL), trainer.error);
         }
         CLI_TRY(gpts_trainer_apply(&trainer, &loss), trainer.error);
@@ -125,7 +130,7 @@ int main(int argc, char **argv)
     }
     spent = cli_now() - began;
     if (stop_after) CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "checkpoint.safetensors")), trainer.error);
-    CLI_TRY(gpts_model_save(&model, cli_path(path, "%s", name)), model.error);
+    cli_save(&model, cli_path(path, "%s", name));
     cli_say("loss   %.4f in training, %.4f on validation (%.0f s); saved as %s\n", recent, val, spent, path);
 
     {
@@ -135,7 +140,7 @@ int main(int argc, char **argv)
         plot_begin("base", "The base model");
         plot_say("%lld layers of %lld heads, width %lld, %llu parameters; %lld updates of %lld windows of %lld tokens, %.0f seconds. "
                  "Validation loss %.3f.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (unsigned long long)model.n_parameters,
-                 (long long)updates, (long long)(cli_train.batch * accumulate), (long long)cli_train.context, spent, val);
+                 (long long)updates, (long long)cli_together(cli_train.batch * accumulate), (long long)cli_train.context, spent, val);
         plot_lines("Loss while learning", "update", "nats a token", curves, 2);
         plot_end();
     }
@@ -145,7 +150,7 @@ int main(int argc, char **argv)
     cli_json_real("heads", (double)cli_shape.heads);
     cli_json_real("width", (double)cli_shape.width);
     cli_json_real("context", (double)cli_train.context);
-    cli_json_real("batch", (double)(cli_train.batch * accumulate));
+    cli_json_real("batch", (double)cli_together(cli_train.batch * accumulate));
     cli_json_real("updates", (double)last);
     cli_json_real("parameters", (double)model.n_parameters);
     cli_json_real("train_loss", recent);
@@ -154,7 +159,7 @@ int main(int argc, char **argv)
     cli_json_real("val_windows", (double)cli_train.eval_windows);
     cli_json_real("seconds", spent);
     cli_json_real("updates_per_second", spent > 0 ? (double)n_train / spent : 0);
-    cli_json_real("tokens_per_second", spent > 0 ? (double)n_train * (double)(cli_train.batch * accumulate * cli_train.context) / spent : 0);
+    cli_json_real("tokens_per_second", spent > 0 ? (double)n_train * (double)cli_together(cli_train.batch * accumulate * cli_train.context) / spent : 0);
     free(tokens); free(targets); free(train_x); free(train_y); free(val_x); free(val_y);
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);
