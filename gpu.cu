@@ -1,13 +1,17 @@
-/* gpu.cu - gptstatic's attention on NVIDIA GPUs: live, static and pruned heads of one layer.
+/* gpu.cu - gptstatic on NVIDIA GPUs: the attention of live, static and pruned heads, and around it a whole model.
 
-   What.  One call runs a layer's heads, whatever their kind, forward or backward:
+   A model.  After `gpts_gpu_attach(&model, 0)` every call of gptstatic.h goes on, and the work is done on GPU 0: training,
+   evaluation, calibration, replacement of heads in mid-run, recording, files.  In C or C++, `#include "gpu.cu"` gives the
+   declarations (after gptstatic.h, which it includes); link the object that nvcc makes of this file, and cuBLASLt.
+
+   Attention.  One call runs a layer's heads, whatever their kind, forward or backward:
 
        live     y[i] = sum_{j<=i} softmax_j(scale q[i].k[j]) v[j]                             (A1)
        exact    y[i] = sum_{j<=i} P[i,j] v[j],  P[i,j] = exp(alpha[j] + rho[i-j] - z[i])      (P1)
        linear   the same with rho[d] = ln sum_r coef[r] decay[r]^(d - W) for d >= W           (P3)
        pruned   nothing: it has no columns in q, k, v or y
 
-   How.  In C or C++, `#include "gpu.cu"` gives the declarations; nvcc compiles the rest:
+   It can be used alone, on tensors of anybody's:
 
        gpts_gpu_attention a = {0};                       fill in the sizes, kinds, patterns and tensors
        a.prepared = ...;                                 gpts_gpu_attention_prepared_size(&a) device bytes
@@ -15,18 +19,25 @@
        gpts_gpu_attention_forward(&a);                   as often as wanted; these only queue work on a.stream
        gpts_gpu_attention_backward(&a);
 
-   Promised.  Every output element is written or the call returns a status, with one sentence in a.error, before anything is
+   Promised.  Every output element is written or the call returns a status, with one sentence in `error`, before anything is
    queued.  The same input gives the same bits again.  Any T up to 2^17, any head size up to 256, any strides with
-   contiguous head vectors, any number of sequences.  bf16 and fp16 accumulate in fp32.
+   contiguous head vectors, any number of sequences.  bf16 and fp16 accumulate in fp32.  A model's parameters, gradients and
+   moments are fp32; patterns are not trained here.
 
    Fast.  On Hopper (H100, H200; code for sm_90a): bf16 and fp16, head sizes up to 128 that are multiples of 8, strides and
    pointers to 16 bytes, positive scale; rotation at 64, 96 and 128.  Anything else runs on plain kernels, for sm_80 and up.
 
-   Contents, in the order of gptstatic.h:
+   Contents, in the order of gptstatic.h.  GPTS_GPU_ATTENTION_ONLY and GPTS_GPU_MODEL_ONLY compile one half of them:
        @@BASE       sizes, element types, tensor-core and copy instructions, the prepared tables
        @@ATTENTION  live heads: plain kernels, rotation, then forward, dQ, dK dV on tensor cores
        @@STATIC     fixed heads: Toeplitz tiles, far states
-       @@CALL       what runs where; the public functions
+       @@CALL       what runs where; the public functions of attention
+       @@DEVICE     a model's memory, uploads and downloads, failures
+       @@GEMM       products on tensor cores by cuBLASLt
+       @@LAYERS     embedding, norm, linear, activation, loss
+       @@TRAIN      AdamW on all tensors at once
+       @@MODEL      a layer's heads in a model; replay of a step; the table; attach
+       @@SAMPLE     sessions
        @@RANKS      several GPUs: the line between processes (first in the file), and NCCL                                */
 #ifndef GPTS_GPU_H
 #define GPTS_GPU_H

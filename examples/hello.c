@@ -28,6 +28,7 @@ static gpts_status hello(gpts_model *model, const char *text)
     options.learning_rate = 5e-3;                         /* falls on a cosine */
     options.total = 300;
     status = gpts_model_init(model, &config, (uint64_t)cli.seed, &cli.hooks);
+    if (status == GPTS_OK) cli_place(model);              /* on the GPU with --gpu */
     if (status == GPTS_OK) status = gpts_trainer_init(&trainer, model, &options);
     for (step = 0; status == GPTS_OK && step < 300; step++) {
         for (i = 0; i < 4 * 64; i++) {                     /* 4 windows of 64 bytes */
@@ -53,10 +54,12 @@ int main(int argc, char **argv)
     gpts_rng rng = { 0, 0 };
     int32_t ids[110];
     size_t n = 110, bytes, room, i;
-    cli_begin(argc, argv, "hello", "Loads a model, or trains one for a few seconds, and generates.", CLI_MODEL, flags, "");
+    cli_begin(argc, argv, "hello", "Loads a model, or trains one for a few seconds, and generates.", CLI_MODEL | CLI_GPU, flags, "");
 
-    if (cli.model) CLI_TRY(gpts_model_load(&model, cli.model, &cli.hooks), model.error);
-    else CLI_TRY(hello(&model, poem), model.error);
+    if (cli.model) {
+        CLI_TRY(gpts_model_load(&model, cli.model, &cli.hooks), model.error);
+        cli_place(&model);
+    } else CLI_TRY(hello(&model, poem), model.error);
 
     if (cli.tokenizer) CLI_TRY(gpts_tokenizer_load(&tokenizer, cli.tokenizer, &cli.hooks), tokenizer.error);
     else CLI_TRY(gpts_tokenizer_bytes(&tokenizer, &cli.hooks), tokenizer.error);

@@ -121,7 +121,7 @@ int main(int argc, char **argv)
     const char *word;
     double *scores, x[CLI_LIST], mean[16][CLI_LIST], spread, column[CLI_LIST];
     plot_series curves[16];
-    cli_begin(argc, argv, "recall", "Adapts models of freeze_heads to associative recall and sweeps the number of pairs.", 0, flags,
+    cli_begin(argc, argv, "recall", "Adapts models of freeze_heads to associative recall and sweeps the number of pairs.", CLI_GPU, flags,
               "pairs length updates seeds\n  per arm and number of pairs D: accuracy_ARM_D accuracy_ARM_D_spread accuracy_ARM_D_SEED");
     seed[0] = cli.seed;
     if (seeds) n_seeds = cli_list("--seeds", seeds, 0, 9007199254740992.0, seed);
@@ -143,6 +143,7 @@ int main(int argc, char **argv)
             gpts_model model = {0};
             int32_t V;
             CLI_TRY(gpts_model_load(&model, cli_path(path, "%s_%lld.safetensors", names[a], (long long)seed[s]), &cli.hooks), model.error);
+            cli_place(&model);
             V = (int32_t)(vocabulary ? vocabulary : model.config.vocab_size);
             if (V > model.config.vocab_size) cli_fail("--mqar-vocabulary %d is more than the model's %lld", (int)V, (long long)model.config.vocab_size);
             for (d = 0; d < n_counts; d++) if (counts[d] > V / 2 - 1) cli_fail("%lld pairs need more than %d ids", (long long)counts[d], (int)V);
