@@ -3302,9 +3302,10 @@ static void gptsi_static_step(const gpts_heads *heads, size_t s, size_t position
 /* (M1) y[b,t,s] = (A1) for a live slot s, (P2) for a static one, over positions
         first[b] .. first[b] + length[b] - 1; y = 0 and lse = -infinity outside.
    (M2) of (M1): dqkv = (A2) for a live slot, (P2)'s adjoint for a static one; 0 outside.
-   qkv, dqkv [B,T,(2U+K)D], y, dy [B,T,K D], lse [B,U,T].  Items: (b, slot, block), blocks in
-   the order first, last, second, last but one ...: equal shares of the triangle.
-   tests/attention.c: mixed_layer_M1_M2.                                                    */
+   qkv, dqkv [B,T,(2U+K)D], y, dy [B,T,K D], lse [B,U,T].  Items: (b, slot, block); a static head
+   is one item.  Workers take runs of items of equal cost, not of equal number: a live head costs
+   twenty static ones, and whoever had only live ones would be waited for.
+   tests/attention.c: mixed_layer_M1_M2, static.c shares_are_even.                           */
 typedef struct gptsi_mixed {
     gptsi_cpu *cpu;
     const gpts_heads *heads;
@@ -3315,6 +3316,9 @@ typedef struct gptsi_mixed {
     size_t T, blocks;
     double scale;
     int pass;                                                 /* backward: 0 both, 1 keys, 2 queries */
+    gptsi_body body;                                          /* does items begin .. end-1           */
+    size_t shares;                                            /* of the whole cost                   */
+    double cost;
     size_t B;
     gpts_real *dalpha, *drho, *dcoef, *ddecay;                /* trainable patterns, or NULL */
 } gptsi_mixed;
@@ -3323,13 +3327,13 @@ typedef struct gptsi_mixed {
 static gptsi_head gptsi_mixed_head(const gptsi_mixed *m, size_t n, size_t *slot, size_t *begin, size_t *block)
 {
     const gpts_heads *heads = m->heads;
-    size_t D = heads->D, U = heads->U, K = heads->K, ld = (2 * U + K) * D, i = n % m->blocks, b, at, u;
+    size_t D = heads->D, U = heads->U, K = heads->K, ld = (2 * U + K) * D, b, at, u;
     gptsi_head h;
     memset(&h, 0, sizeof h);
+    *block = n % m->blocks;
     n /= m->blocks;
     b = n / K;
     *slot = n % K;
-    *block = i % 2 ? m->blocks - 1 - i / 2 : i / 2;
     *begin = m->first ? (size_t)m->first[b] : 0;
     h.kernels = m->cpu->kernels;
     h.T = m->length ? (size_t)m->length[b] : m->T - *begin;
@@ -3394,6 +3398,43 @@ static void gptsi_mixed_backward_body(void *arg, size_t n, size_t end, size_t wo
         else if (m->pass == 2 && block * GPTSI_QUERIES < h.T) gptsi_head_queries_backward(&h, block * GPTSI_QUERIES, scratch);
     }
 }
+/* What item n costs: the cells of the pattern that it visits, times their products of D; with its
+   exponential a live cell counts as 2.5 forward and 6 backward.                                  */
+static double gptsi_mixed_cost(const gptsi_mixed *m, size_t n)
+{
+    const gpts_heads *heads = m->heads;
+    size_t b = n / m->blocks / heads->K, slot = n / m->blocks % heads->K, block = n % m->blocks;
+    size_t T = m->length ? (size_t)m->length[b] : m->T - (m->first ? (size_t)m->first[b] : 0);
+    size_t step = m->blocks == 1 ? T : m->pass == 1 ? GPTSI_KEYS : GPTSI_QUERIES, t = block * step, rows;
+    if (heads->live_slot[slot] < 0) {
+        const gptsi_pattern *h = &heads->plan->pattern[heads->static_slot[slot]];
+        return block || m->pass == 2 ? 0 : 1 + (double)T * (double)gptsi_min((h->reach + 1) * GPTSI_STATIC_TILE + 2 * h->terms, T / 2 + 32);
+    }
+    if (t >= T) return !block;
+    rows = gptsi_min(step, T - t);
+    return 1 + (m->dqkv ? 6 : 2.5) * (double)rows * ((m->pass == 1 ? (double)(T - t - rows) : (double)t) + 0.5 * (double)rows);
+}
+/* Share i: the items whose middle lies in the i-th of equal parts of the whole cost. */
+static void gptsi_mixed_share(void *arg, size_t share, size_t end, size_t worker)
+{
+    const gptsi_mixed *m = (const gptsi_mixed *)arg;
+    size_t items = m->B * m->heads->K * m->blocks, n;
+    double before = 0, cost, middle;
+    for (n = 0; n < items; n++, before += cost) {
+        cost = gptsi_mixed_cost(m, n);
+        middle = (before + 0.5 * cost) * (double)m->shares;
+        if (middle >= (double)end * m->cost) break;
+        if (cost > 0 && middle >= (double)share * m->cost) m->body(arg, n, n + 1, worker);
+    }
+}
+static void gptsi_mixed_run(gptsi_mixed *m, gptsi_body body)
+{
+    size_t items = m->B * m->heads->K * m->blocks, n;
+    m->body = body;
+    m->shares = m->cpu->workers * GPTSI_CREW_CHUNKS;
+    for (n = 0, m->cost = 0; n < items; n++) m->cost += gptsi_mixed_cost(m, n);
+    gptsi_cpu_parallel(m->cpu, m->cpu->workers, m->shares, gptsi_mixed_share, m);
+}
 static gptsi_mixed gptsi_mixed_of(void *device, const gpts_heads *heads, size_t T, double scale)
 {
     gptsi_mixed m;
@@ -3415,9 +3456,9 @@ static void gptsi_cpu_attention_forward(void *device, const gpts_heads *heads, v
     gptsi_mixed m = gptsi_mixed_of(device, heads, T, scale);
     if (!m.cpu) return;
     m.y = (gpts_real *)y; m.lse = lse; m.qkv = (gpts_real *)qkv; m.first = first; m.length = length;
-    m.blocks = (T + GPTSI_QUERIES - 1) / GPTSI_QUERIES;
+    m.B = B; m.blocks = (T + GPTSI_QUERIES - 1) / GPTSI_QUERIES;
     gptsi_rotate(m.cpu, heads, m.qkv, first, length, NULL, B, T, theta, 1);
-    gptsi_cpu_parallel(m.cpu, m.cpu->workers, B * heads->K * m.blocks, gptsi_mixed_forward_body, &m);
+    gptsi_mixed_run(&m, gptsi_mixed_forward_body);
 }
 /* (P10) (P11) of the static heads, an item each, over the rows of the batch in their order */
 static void gptsi_mixed_pattern_body(void *arg, size_t slot, size_t end, size_t worker)
@@ -3442,20 +3483,20 @@ static void gptsi_cpu_attention_backward(void *device, const gpts_heads *heads, 
                                          gpts_real *dcoef, gpts_real *ddecay)
 {
     gptsi_mixed m = gptsi_mixed_of(device, heads, T, scale);
-    size_t items = B * heads->K;
+    size_t items = B * heads->U;                            /* live heads */
     if (!m.cpu || (dalpha && !gptsi_cpu_reserve(m.cpu, gptsi_mul(3 * T, sizeof(double))))) return;
     m.dqkv = (gpts_real *)dqkv; m.dy = (const gpts_real *)dy; m.first = first; m.length = length;
     m.y = (gpts_real *)(uintptr_t)y; m.lse = (gpts_real *)(uintptr_t)lse; m.qkv = (gpts_real *)(uintptr_t)qkv;  /* only read */
-    if (items % m.cpu->workers == 0 || items >= 4 * m.cpu->workers)
-        gptsi_cpu_parallel(m.cpu, m.cpu->workers, items, gptsi_mixed_backward_body, &m);
+    m.B = B;
+    if (items % m.cpu->workers == 0 || items >= 4 * m.cpu->workers) gptsi_mixed_run(&m, gptsi_mixed_backward_body);
     else
         for (m.pass = 1; m.pass <= 2; m.pass++) {
             m.blocks = (T + gptsi_min(GPTSI_KEYS, GPTSI_QUERIES) - 1) / gptsi_min(GPTSI_KEYS, GPTSI_QUERIES);
-            gptsi_cpu_parallel(m.cpu, m.cpu->workers, items * m.blocks, gptsi_mixed_backward_body, &m);
+            gptsi_mixed_run(&m, gptsi_mixed_backward_body);
         }
     gptsi_rotate(m.cpu, heads, m.dqkv, first, length, NULL, B, T, theta, -1);
     if (!dalpha || !drho) return;
-    m.B = B; m.blocks = 1; m.dalpha = dalpha; m.drho = drho; m.dcoef = dcoef; m.ddecay = ddecay;
+    m.blocks = 1; m.dalpha = dalpha; m.drho = drho; m.dcoef = dcoef; m.ddecay = ddecay;
     gptsi_cpu_parallel(m.cpu, m.cpu->workers, heads->K, gptsi_mixed_pattern_body, &m);
 }
 

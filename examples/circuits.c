@@ -686,25 +686,6 @@ static void load_model(gpts_model *m)
     }
 }
 
-/* Without norms nothing brings the stream to size: start with embeddings of deviation 0.25 and maps that
-   keep it.  A head that looks by place alone needs something of place, or something that all tokens share,
-   to turn on: positions start as waves (Vaswani et al. 2017), and all tokens with a common part.           */
-static void start_larger(gpts_model *m)
-{
-    size_t k, i, C = (size_t)m->config.n_embd;
-    for (k = 0; k < m->n_tensors; k++) {
-        const gpts_tensor *t = &m->tensors[k];
-        double times = t->kind == GPTS_P_WTE ? 0.25 / 0.02 : 1 / (0.02 * sqrt((double)C));
-        for (i = 0; i < t->size; i++) {
-            size_t c = i % C;
-            double wave = pow(10000, -(double)(c / 2 * 2) / (double)C) * (double)(i / C);
-            if (t->kind == GPTS_P_WPE) t->data[i] = (gpts_real)(0.25 * (c % 2 ? cos(wave) : sin(wave)));
-            else t->data[i] *= (gpts_real)times;
-            if (t->kind == GPTS_P_WTE && m->config.position == GPTS_POSITION_ROPE) t->data[i] += (gpts_real)(c % 3 ? 0.25 : -0.25);
-        }
-    }
-}
-
 typedef struct lesson_curve { double *x, *loss, *again; size_t n; } lesson_curve;
 
 static void train(gpts_model *m, const corpus_tokens *data, const bench *b, lesson_curve *curve)
@@ -724,7 +705,7 @@ static void train(gpts_model *m, const corpus_tokens *data, const bench *b, less
     options.warmup = (uint64_t)(updates / 20); options.beta2 = 0.98; options.weight_decay = 0.01;
     if (!cli.threads && width <= 128) cli.hooks.threads = 1;        /* waiting for each other costs more than such matrices */
     CLI_TRY(gpts_model_init(m, &config, (uint64_t)cli.seed, &cli.hooks), m->error);
-    start_larger(m);
+    corpus_start_larger(m);
     CLI_TRY(gpts_trainer_init(&trainer, m, &options), trainer.error);
     windows.tokens = data->train; windows.n = data->n_train; windows.T = T; windows.seed = (uint64_t)cli.seed;
     curve->x = CLI_NEW(double, updates + 2); curve->loss = CLI_NEW(double, updates + 2); curve->again = CLI_NEW(double, updates + 2);

@@ -537,6 +537,25 @@ static inline void corpus_scramble(int32_t *tokens, int32_t *targets, size_t T, 
     }
 }
 
+/* Without norms nothing brings the stream to size: start with embeddings of deviation 0.25 and maps that
+   keep it.  A head that looks by place alone needs something of place, or something that all tokens share,
+   to turn on: positions start as waves (Vaswani et al. 2017), and all tokens with a common part.           */
+static inline void corpus_start_larger(gpts_model *m)
+{
+    size_t k, i, C = (size_t)m->config.n_embd;
+    for (k = 0; k < m->n_tensors; k++) {
+        const gpts_tensor *t = &m->tensors[k];
+        double times = t->kind == GPTS_P_WTE ? 0.25 / 0.02 : 1 / (0.02 * sqrt((double)C));
+        for (i = 0; i < t->size; i++) {
+            size_t c = i % C;
+            double wave = pow(10000, -(double)(c / 2 * 2) / (double)C) * (double)(i / C);
+            if (t->kind == GPTS_P_WPE) t->data[i] = (gpts_real)(0.25 * (c % 2 ? cos(wave) : sin(wave)));
+            else t->data[i] *= (gpts_real)times;
+            if (t->kind == GPTS_P_WTE && m->config.position == GPTS_POSITION_ROPE) t->data[i] += (gpts_real)(c % 3 ? 0.25 : -0.25);
+        }
+    }
+}
+
 /* Mean loss over `count` fixed windows of the validation part (0: as many as fit side by side). */
 static inline double corpus_loss(gpts_model *model, const corpus_tokens *data, size_t T, size_t count, size_t batch)
 {

@@ -32,11 +32,14 @@ enum { RECIPES = sizeof recipes / sizeof *recipes, NAME = 24 };
 static const char *arms = "ordinary,order,linear25,exact25,prune25,uniform25,random25", *seeds = NULL;
 static int64_t sequences = 16;
 static double gate = 0.2, tolerance = 0.001, at = 0.5, scrambled = 0;
+static int again = 0, larger = 0;
 
 static const cli_flag flags[] = {
     CLI_TEXT("arms", arms, "what to do at half-way, each word NAME or NAME and a percentage"),
     CLI_TEXT("seeds", seeds, "several seeds, as 1337,1338,1339 (default: --seed)"),
     CLI_REAL("at", at, 0, 1, "where the change is made, as a part of the updates"),
+    CLI_SWITCH("start-larger", larger, "first weights that a model without norms can learn from, as in circuits"),
+    CLI_SWITCH("again", again, "other arms of an earlier run with the same settings: its half-way checkpoints in OUT serve again"),
     CLI_REAL("scrambled", scrambled, 0, 1, "share of the windows that are random tokens of the text, said again and again"),
     CLI_INT("sequences", sequences, 2, 65536, "windows of the training text to calibrate on"),
     CLI_REAL("gate", gate, -1, 1e9, "nats a row that a fit may be from its mean pattern; below 0: any"),
@@ -51,6 +54,8 @@ typedef struct outcome {
 
 static corpus_tokens data;
 static size_t T;
+
+static uint64_t halfway(void) { return (uint64_t)(at * (double)cli_train.updates); }
 
 /* "linear25" -> its recipe and 0.25 */
 static arm read_arm(const char *word, size_t length)
@@ -140,6 +145,8 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
     outcome r = {0};
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_checkpoint_load(&trainer, &model, cli_path(path, "halfway_%lld.safetensors", (long long)seed), &cli.hooks), trainer.error);
+    if (trainer.step != halfway() || model.config.n_layer != cli_shape.layers || model.config.n_head != cli_shape.heads || model.config.n_embd != cli_shape.width)
+        cli_fail("%s is the half-way checkpoint of another run", path);
     cli_place(&model);
     cli_join(&trainer, 1);
     r.before = r.swapped = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
@@ -199,11 +206,12 @@ static void first_half(int64_t seed)
     gpts_config config = cli_config(data.tokenizer.vocab_size, cli_train.context);
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_model_init(&model, &config, (uint64_t)seed, &cli.hooks), model.error);
+    if (larger) corpus_start_larger(&model);
     cli_place(&model);
     CLI_TRY(gpts_trainer_init(&trainer, &model, &o), trainer.error);
     cli_join(&trainer, 1);
     snprintf(what, sizeof what, "first part, seed %lld", (long long)seed);
-    train(&trainer, what, (int64_t)(at * (double)cli_train.updates), seed, NULL);
+    train(&trainer, what, (int64_t)halfway(), seed, NULL);
     CLI_TRY(gpts_checkpoint_save(&trainer, cli_path(path, "halfway_%lld.safetensors", (long long)seed)), trainer.error);
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);
@@ -255,7 +263,7 @@ int main(int argc, char **argv)
              "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (long long)cli_train.context,
              (long long)cli_train.updates, (long long)cli_together(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
     for (s = 0; s < n_seeds; s++) {
-        first_half(seed[s]);
+        if (!again) first_half(seed[s]);
         for (a = 0; a < n; a++) {
             runs[a * n_seeds + s] = run_arm(&list[a], seed[s], s == 0 && a == pictured);
             cli_say("seed %lld  %-14s loss %.4f (%+.2f %% perplexity), right after the change %.4f, %.3f s an update\n", (long long)seed[s], list[a].name,

@@ -1,7 +1,7 @@
 /* static.c - static patterns against a dense matrix in double that is built from the definition.
 
    (P1) the pattern       (P2) factors        (P3) decaying tail     (P4) states     (P5) rows from both
-   (P6) past the fit      (P7) adjoint        (P8) (P9) decoding                                        */
+   (P6) past the fit      (P7) adjoint        (P8) (P9) decoding       (M1) (M2) shares of work          */
 #define GPTSTATIC_IMPLEMENTATION
 #include "gptstatic.h"
 #include "test.h"
@@ -465,6 +465,45 @@ static void running_out_of_memory_is_an_error(void)
     }
 }
 
+/* (M1) (M2): six live heads after two static ones, which cost little: every item is done once, and no worker has more than its part */
+typedef struct tally { gptsi_mixed m; int *taken; double load[7]; } tally;
+static void tally_item(void *arg, size_t begin, size_t end, size_t worker)
+{
+    tally *t = (tally *)arg;                              /* m is its first member */
+    for (; begin < end; begin++) { t->taken[begin]++; t->load[worker] += gptsi_mixed_cost(&t->m, begin); }
+}
+static void shares_are_even(void)
+{
+    enum { T = 4096, K = 8 };
+    static int32_t live[K] = { -1, -1, 0, 1, 2, 3, 4, 5 }, fixed[K] = { 0, 0, -1, -1, -1, -1, -1, -1 };
+    static const size_t workers[] = { 1, 2, 3, 7 };
+    size_t b, i, w, n;
+    int pass;
+    head h;
+    head_make(&h, T, 1, 4, 1, 64, 2);
+    t_status(gptsi_static_prepare(&h.heads, T, NULL, NULL), GPTS_OK);
+    h.heads.H = h.heads.K = K; h.heads.U = 6; h.heads.n = 2; h.heads.live_slot = live; h.heads.static_slot = fixed;
+    for (b = 1; b <= 3; b += 2) for (i = 0; i < 4; i++) for (pass = 0; pass < 3; pass++) {
+        tally t;
+        gptsi_cpu cpu;
+        double sum = 0;
+        memset(&t, 0, sizeof t); memset(&cpu, 0, sizeof cpu);
+        cpu.workers = workers[i];
+        t.m.cpu = &cpu; t.m.heads = &h.heads; t.m.B = b; t.m.T = T; t.m.pass = pass; t.m.body = tally_item;
+        t.m.blocks = T / 96 + 1;
+        t.taken = (int *)calloc(b * K * t.m.blocks, sizeof *t.taken);
+        t.m.shares = workers[i];
+        for (n = 0; n < b * K * t.m.blocks; n++) t.m.cost += gptsi_mixed_cost(&t.m, n);
+        for (w = 0; w < workers[i]; w++) gptsi_mixed_share(&t, w, w + 1, w);
+        for (n = 0; n < b * K * t.m.blocks; n++) t_equal(t.taken[n], gptsi_mixed_cost(&t.m, n) > 0);
+        for (w = 0; w < workers[i]; w++) sum += t.load[w];
+        for (w = 0; w < workers[i]; w++) t_close(t.load[w] * (double)workers[i] / sum, 1, 0.1);          /* a head's last block alone is 5 % of it */
+        free(t.taken);
+    }
+    gptsi_static_discard(&h.heads, NULL);
+    head_free(&h);
+}
+
 int main(int argc, char **argv)
 {
     t_begin(argc, argv);
@@ -483,5 +522,6 @@ int main(int argc, char **argv)
     T(a_tail_of_zeros_is_a_window);
     T(growing_past_the_fit_keeps_earlier_rows);
     T(running_out_of_memory_is_an_error);
+    T(shares_are_even);
     return t_end();
 }
