@@ -16,7 +16,10 @@
      random25       linear, but random heads, as many a layer as by variance
      divergence25, output25, loss25      linear, chosen by another score
 
-   The table says what each costs in perplexity against `ordinary` at matched tokens.        */
+   The table says what each costs in perplexity against `ordinary` at matched tokens.
+
+   --for-recall makes the models that `recall` goes on from: attention alone, which learns in
+   half a minute to look for what followed the same token before (as in circuits).           */
 #include "corpus.h"
 #include "plot.h"
 
@@ -32,12 +35,13 @@ enum { RECIPES = sizeof recipes / sizeof *recipes, NAME = 24 };
 static const char *arms = "ordinary,order,linear25,exact25,prune25,uniform25,random25", *seeds = NULL;
 static int64_t sequences = 16;
 static double gate = 0.2, tolerance = 0.001, at = 0.5, scrambled = 0;
-static int again = 0, larger = 0;
+static int again = 0, larger = 0, for_recall = 0;
 
 static const cli_flag flags[] = {
     CLI_TEXT("arms", arms, "what to do at half-way, each word NAME or NAME and a percentage"),
     CLI_TEXT("seeds", seeds, "several seeds, as 1337,1338,1339 (default: --seed)"),
     CLI_REAL("at", at, 0, 1, "where the change is made, as a part of the updates"),
+    CLI_SWITCH("for-recall", for_recall, "other defaults: small models of attention alone that learn to look things up"),
     CLI_SWITCH("start-larger", larger, "first weights that a model without norms can learn from, as in circuits"),
     CLI_SWITCH("again", again, "other arms of an earlier run with the same settings: its half-way checkpoints in OUT serve again"),
     CLI_REAL("scrambled", scrambled, 0, 1, "share of the windows that are random tokens of the text, said again and again"),
@@ -217,6 +221,16 @@ static void first_half(int64_t seed)
     gpts_model_free(&model);
 }
 
+/* The defaults of --for-recall. */
+static void prefer_recall(void)
+{
+    arms = "ordinary,linear25,prune25,taylor25";
+    cli_shape.layers = cli_shape.heads = 2; cli_shape.width = 64; cli_shape.inner = 0; cli_shape.norm = "none"; cli_shape.untied = 1;
+    cli_train.context = 128; cli_train.batch = 12; cli_train.updates = 1500; cli_train.lr = 1e-2; cli_train.min_lr = 5e-4;
+    cli_train.beta2 = 0.98; cli_train.decay = 0.01; cli_train.eval_windows = 64;
+    scrambled = 0.5; tolerance = 0.02; larger = 1;
+}
+
 int main(int argc, char **argv)
 {
     arm list[CLI_LIST];
@@ -225,6 +239,7 @@ int main(int argc, char **argv)
     double change[CLI_LIST], losses[CLI_LIST], mean[CLI_LIST], spread[CLI_LIST], loss[CLI_LIST];
     const char *names[CLI_LIST], *word;
     outcome *runs;
+    int i;
     cli_shape.heads = 8;
     cli_shape.position = "rope";
     cli_shape.activation = "gelu_new";
@@ -232,6 +247,7 @@ int main(int argc, char **argv)
     cli_train.batch = 8;
     cli_train.updates = 800;
     cli_train.eval_windows = 0;
+    for (i = 1; i < argc; i++) if (!strcmp(argv[i], "--for-recall")) prefer_recall();
     cli_begin(argc, argv, "freeze_heads", "Replaces attention heads by static patterns half-way through training, beside the controls.",
               CLI_SHAPE | CLI_TRAIN | CLI_DATA | CLI_GPU | CLI_RANKS, flags,
               "layers heads width context batch updates seeds\n"
