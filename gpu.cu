@@ -484,7 +484,7 @@ typedef gpts_gpu_tensor Tensor;
 #define HOPPER 0
 #endif
 enum { MAX_HEADS = 256, MAX_D = 256, MAX_R = 16, MAX_W = 256 };
-constexpr double LOG2E = 1.4426950408889634;
+[[maybe_unused]] constexpr double LOG2E = 1.4426950408889634;
 
 /* The heads that a launch works on: position in v and y, position in q and k (live) or among the patterns (static). */
 struct Heads { int n; uint16_t kept[MAX_HEADS], slot[MAX_HEADS]; unsigned char live[MAX_HEADS]; };
@@ -492,7 +492,7 @@ struct Heads { int n; uint16_t kept[MAX_HEADS], slot[MAX_HEADS]; unsigned char l
 template <class E> __device__ __forceinline__ float to_float(E x) { return float(x); }
 template <class E> __device__ __forceinline__ E from_float(float x);
 template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ fp16 from_float<fp16>(float x) { return __float2half_rn(x); }
+template <> [[maybe_unused]] __device__ __forceinline__ fp16 from_float<fp16>(float x) { return __float2half_rn(x); }
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) { return __float2bfloat16_rn(x); }
 
 template <class E> __device__ __forceinline__ E *at(const Tensor &x, int64_t b, int64_t t, int64_t h)
