@@ -276,17 +276,18 @@ typedef struct gpts_layer {
 
 typedef struct gpts_dropout { double rate; uint64_t seed, step; uint32_t layer, site; } gpts_dropout;
 
-typedef struct gpts_cache {                   /* one layer of a session                */
+typedef struct gpts_cache {                   /* one layer of a session; all but `state` are activations */
     size_t B, capacity;
     gpts_real *keys, *values;                 /* [B,U,capacity,D] live heads           */
     gpts_real *ring;                          /* static heads: values still needed     */
-    gpts_real *state;                         /* static heads: R states and normaliser */
+    gpts_real *state;                         /* static heads: R states [D] and two reals a term for their scale */
     size_t ring_rows, state_size;             /* rows of D, values; per (b, static)    */
     gpts_real *window;                        /* [B,k,C] last inputs of a windowed approximator */
 } gpts_cache;
 
 typedef struct gpts_update { gpts_real *p, *g, *m, *v; size_t n; double decay; } gpts_update;  /* one tensor of (O2) */
 
+struct gpts_session;
 typedef struct gpts_ops {
     const char *name;                         /* "cpu", "cuda"                         */
     size_t activation_bytes;
@@ -360,8 +361,14 @@ typedef struct gpts_ops {
        qkv [B,(2U+K)D] rotated in place, y [B,K D] =                                      */
     void (*attention_decode)(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv,
                              const int32_t *position, double scale, double theta);
+    /* optional: n tokens more a row of a session in one go, logits of the last into session->logits: ids [B], then each row's
+       likeliest, which go to more [n-1,B].  UNSUPPORTED: operation by operation, please.  step_end: drops session->plan */
+    gpts_status (*step)(void *device, struct gpts_session *session, const int32_t *ids, size_t n, int32_t *more);
+    void (*step_end)(void *device, struct gpts_session *session);
     /* (X1) logits[n,v] = sum_c x[n,c] w[v,c]                                             */
     void (*logits)(void *device, gpts_real *logits, const void *x, const gpts_real *w, size_t N, size_t C, size_t V);
+    /* optional: ids[n] = the first of the largest logits of row n                         */
+    void (*likeliest)(void *device, int32_t *ids, const gpts_real *logits, size_t N, size_t V);
     /* (X2) *sum = sum over targets >= 0 of lse_n - logits[n,target]; (X3) dx = (or NULL), dw += (or NULL),
        gradients of the SUM; logits are made block by block and never kept whole          */
     void (*loss)(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w,
@@ -678,6 +685,7 @@ typedef struct gpts_session {
     gpts_cache *caches;                       /* [L]                                       */
     gpts_real *logits;                        /* [B,V] of each row's last token            */
     size_t state_bytes;                       /* of the caches                             */
+    void *plan;                               /* the device's own                          */
     gpts_hooks hooks;                         /* for what is not on the device; NULL given: the model's */
     char error[GPTS_ERROR_BYTES];
 } gpts_session;
@@ -691,6 +699,9 @@ GPTS_API void gpts_session_reset(gpts_session *session);
 GPTS_API gpts_status gpts_session_prefill(gpts_session *session, const int32_t *ids, size_t T, const int32_t *length);
 /* One more token a row; ids [B]; below 0: this row rests. */
 GPTS_API gpts_status gpts_session_decode(gpts_session *session, const int32_t *ids);
+/* n more tokens a row, each the likeliest after those before it (ties: lowest id): ids [n,B] =.  On a GPU that can, nothing
+   waits for the host in between. */
+GPTS_API gpts_status gpts_session_greedy(gpts_session *session, int32_t *ids, size_t n);
 GPTS_API const gpts_real *gpts_session_logits(const gpts_session *session, size_t b);     /* [V] */
 
 typedef struct gpts_sampling {
@@ -3221,7 +3232,7 @@ static void gptsi_static_cache_size(const gpts_heads *heads, size_t capacity, si
     size_t s, sum = 0;
     for (s = 0; s < heads->n; s++) sum = gptsi_add(sum, gptsi_static_ring_rows(heads, s, capacity));
     *ring_rows = heads->n ? gptsi_add(sum, heads->n - 1) / heads->n : 0;
-    *state_size = heads->n && heads->tail_start ? heads->R * heads->D : 0;
+    *state_size = heads->n && heads->tail_start ? heads->R * (heads->D + 2) : 0;
 }
 
 typedef struct gptsi_static_kept { gpts_real *ring, *x; size_t rows, D; } gptsi_static_kept;
@@ -3733,7 +3744,7 @@ static size_t gptsi_work_place(gpts_model *m, size_t B, size_t T, int keep, unsi
         w->dheads = gptsi_take(base, &at, N, heads * a);
         w->dwide = gptsi_take(base, &at, N, wide * a);
     }
-    w->logits_rows = gptsi_max(1, gptsi_min(N, ((size_t)1 << 20) / (V + 1)));
+    w->logits_rows = gptsi_max(1, gptsi_min(N, ((size_t)1 << (m->ops->queued ? 22 : 20)) / (V + 1)));
     w->logits = (gpts_real *)(void *)gptsi_take(base, &at, w->logits_rows, gptsi_mul(V, r));
     return at;
 }
@@ -4323,6 +4334,16 @@ static void gptsi_residual_forward(gpts_model *m, void *sum, const void *x, size
     }
 }
 
+/* A prefill asks for the last tokens' logits alone: from its last layer's heads on, these rows are all there is.
+   x [B,T,row] -> its rows at length[b]-1 come first, one after the other. */
+static int gptsi_keeps_last(const gpts_model *m, size_t l, const gptsi_run *run) { return run->session && !run->step && l + 1 == (size_t)m->config.n_layer; }
+static void gptsi_last_rows(gpts_model *m, unsigned char *x, const gpts_batch *batch, size_t row)
+{
+    size_t b;
+    row *= m->ops->activation_bytes;
+    for (b = 0; b < batch->B; b++) m->ops->copy(m->device, x + b * row, x + (b * batch->T + (size_t)batch->length[b] - 1) * row, row);
+}
+
 /* one layer's attention sublayer after its norm: w->branch = what is added to the residual */
 static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *batch, const gptsi_run *run)
 {
@@ -4335,16 +4356,26 @@ static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *ba
     if (layer->hidden) {                                                                             /* (Q1) */
         if (layer->window > 1 && run->step) gptsi_session_shift_window(run->session, l, y->window, y->norm1, run->step);
         else if (layer->window > 1) op->window_forward(m->device, y->window, y->norm1, first, batch->B, batch->T, C, layer->window);
+        if (run->session && !run->step && layer->window > 1) gptsi_session_keep_window(run->session, l, y->window, batch);
+        if (gptsi_keeps_last(m, l, run)) {
+            gptsi_last_rows(m, y->window, batch, layer->window * C);
+            if (y->x != y->window) gptsi_last_rows(m, y->x, batch, C);
+            N = batch->B;
+        }
         op->linear_forward(m->device, y->hidden, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), gptsi_weight(m, l, GPTS_P_APPROX_FC_B), N, layer->window * C, layer->hidden);
         op->activation_forward(m->device, w->act, y->hidden, N * layer->hidden, m->config.approx_activation);
         op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W), gptsi_weight(m, l, GPTS_P_APPROX_PROJ_B), N, layer->hidden, C);
-        if (run->session && !run->step && layer->window > 1) gptsi_session_keep_window(run->session, l, y->window, batch);
         return;
     }
     op->linear_forward(m->device, y->qkv, y->norm1, gptsi_weight(m, l, GPTS_P_ATTN_W), gptsi_weight(m, l, GPTS_P_ATTN_B), N, C, (2 * U + K) * D);
     if (run->step) op->attention_decode(m->device, &layer->heads, &run->session->caches[l], y->heads, y->qkv, w->length, gptsi_score_scale(m), gptsi_theta(m));
     else op->attention_forward(m->device, &layer->heads, y->heads, y->lse, y->qkv, first, length, batch->B, batch->T, gptsi_score_scale(m), gptsi_theta(m));
     if (run->session && !run->step) op->cache_fill(m->device, &layer->heads, &run->session->caches[l], y->qkv, w->length, batch->T);
+    if (gptsi_keeps_last(m, l, run)) {
+        gptsi_last_rows(m, y->heads, batch, K * D);
+        gptsi_last_rows(m, y->x, batch, C);
+        N = batch->B;
+    }
     op->linear_forward(m->device, w->branch, y->heads, gptsi_weight(m, l, GPTS_P_ATTN_PROJ_W), gptsi_weight(m, l, GPTS_P_ATTN_PROJ_B), N, K * D, C);
 }
 
@@ -4375,6 +4406,7 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
         unsigned char *out = l + 1 < L ? w->layers[l + 1].x : w->x, *middle = F ? y->middle : out;
         gptsi_sublayer_forward(m, l, batch, run);
         if (l == run->stop) return op->status(m->device, m->error);
+        if (gptsi_keeps_last(m, l, run)) N = batch->B;
         drop = gptsi_drop(&run->drop, l, GPTSI_SITE_ATTENTION);
         norm = gptsi_norm_at(m, F ? l : l + 1, F > 0);
         gptsi_residual_forward(m, middle, y->x, N, &drop, &norm);
@@ -6724,10 +6756,10 @@ static gpts_status gptsi_session_said(gpts_session *s, gpts_status status)
     return status;
 }
 
-static gpts_status gptsi_session_array(gpts_session *s, gpts_real **array, size_t count, size_t each)
+static gpts_status gptsi_session_array(gpts_session *s, gpts_real **array, size_t count, size_t each, size_t size)
 {
     gpts_model *m = s->model;
-    size_t bytes = gptsi_mul(gptsi_mul(s->B, count), gptsi_mul(each, sizeof(gpts_real)));
+    size_t bytes = gptsi_mul(gptsi_mul(s->B, count), gptsi_mul(each, size));
     void *memory = NULL;
     if (!bytes) return GPTS_OK;
     if (bytes == SIZE_MAX || m->ops->allocate(m->device, bytes, &memory) != GPTS_OK)
@@ -6741,7 +6773,7 @@ static gpts_status gptsi_session_array(gpts_session *s, gpts_real **array, size_
 static gpts_status gptsi_session_make(gpts_session *s)
 {
     gpts_model *m = s->model;
-    size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, l;
+    size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, a = m->ops->activation_bytes, l;
     s->position = GPTSI_NEW(&s->hooks, int32_t, s->B);
     s->caches = GPTSI_NEW(&s->hooks, gpts_cache, L ? L : 1);
     s->logits = GPTSI_NEW(&s->hooks, gpts_real, gptsi_mul(s->B, (size_t)m->config.vocab_size));
@@ -6750,16 +6782,16 @@ static gpts_status gptsi_session_make(gpts_session *s)
         gpts_heads *heads = &m->layers[l].heads;
         gpts_cache *cache = &s->caches[l];
         cache->B = s->B; cache->capacity = s->capacity;
-        GPTSI_TRY(gptsi_session_array(s, &cache->keys, gptsi_mul(heads->U, s->capacity), heads->D));
-        GPTSI_TRY(gptsi_session_array(s, &cache->values, gptsi_mul(heads->U, s->capacity), heads->D));
-        if (m->layers[l].window > 1) GPTSI_TRY(gptsi_session_array(s, &cache->window, m->layers[l].window, C));
+        GPTSI_TRY(gptsi_session_array(s, &cache->keys, gptsi_mul(heads->U, s->capacity), heads->D, a));
+        GPTSI_TRY(gptsi_session_array(s, &cache->values, gptsi_mul(heads->U, s->capacity), heads->D, a));
+        if (m->layers[l].window > 1) GPTSI_TRY(gptsi_session_array(s, &cache->window, m->layers[l].window, C, a));
         if (heads->n) {
             gpts_status status = m->ops->prepare(m->device, heads, s->capacity, m->error);
             if (status == GPTS_TOO_LONG) status = m->ops->prepare(m->device, heads, heads->S, m->error);   /* decode says so when it gets there */
             GPTSI_TRY(gptsi_session_said(s, status));
             gptsi_static_cache_size(heads, s->capacity, &cache->ring_rows, &cache->state_size);
-            GPTSI_TRY(gptsi_session_array(s, &cache->ring, gptsi_mul(heads->n, cache->ring_rows), heads->D));
-            GPTSI_TRY(gptsi_session_array(s, &cache->state, heads->n, cache->state_size));
+            GPTSI_TRY(gptsi_session_array(s, &cache->ring, gptsi_mul(heads->n, cache->ring_rows), heads->D, a));
+            GPTSI_TRY(gptsi_session_array(s, &cache->state, heads->n, cache->state_size, sizeof(gpts_real)));
         }
     }
     return GPTS_OK;
@@ -6788,6 +6820,7 @@ GPTS_API void gpts_session_free(gpts_session *s)
     gpts_hooks hooks;
     size_t l, i;
     if (!m) return;
+    if (s->plan) m->ops->step_end(m->device, s);
     if (s->caches) for (l = 0; l < (size_t)m->config.n_layer; l++) {
         gpts_cache *cache = &s->caches[l];
         gpts_real *array[5];
@@ -6802,14 +6835,14 @@ GPTS_API void gpts_session_free(gpts_session *s)
 GPTS_API void gpts_session_reset(gpts_session *s)
 {
     gpts_model *m = s->model;
-    size_t l;
+    size_t l, a = m->ops->activation_bytes;
     memset(s->position, 0, s->B * sizeof *s->position);
     for (l = 0; l < (size_t)m->config.n_layer; l++) {              /* keys and values beyond the position are never read */
         gpts_cache *cache = &s->caches[l];
         const gpts_heads *heads = &m->layers[l].heads;
-        if (cache->ring) m->ops->zero(m->device, cache->ring, s->B * heads->n * cache->ring_rows * heads->D * sizeof(gpts_real));
+        if (cache->ring) m->ops->zero(m->device, cache->ring, s->B * heads->n * cache->ring_rows * heads->D * a);
         if (cache->state) m->ops->zero(m->device, cache->state, s->B * heads->n * cache->state_size * sizeof(gpts_real));
-        if (cache->window) m->ops->zero(m->device, cache->window, s->B * m->layers[l].window * (size_t)m->config.n_embd * sizeof(gpts_real));
+        if (cache->window) m->ops->zero(m->device, cache->window, s->B * m->layers[l].window * (size_t)m->config.n_embd * a);
     }
 }
 
@@ -6849,17 +6882,22 @@ static void gptsi_step_upload(gpts_session *s, const int32_t *ids)
     m->ops->upload(m->device, w->length, w->host, s->B * sizeof *w->host);
 }
 
-/* s->logits of rows [B,C] of activations */
-static gpts_status gptsi_session_logits(gpts_session *s, const unsigned char *rows)
+/* s->logits of rows [B,C] of activations; with `likeliest` [B], that token of each row, and where the device finds it itself
+   the logits stay there */
+static gpts_status gptsi_session_logits(gpts_session *s, const unsigned char *rows, int32_t *likeliest)
 {
     gpts_model *m = s->model;
     gpts_work *w = m->work;
-    size_t C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, b, n;
+    size_t C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, b, n, i;
+    int there = likeliest && m->ops->likeliest;
     for (b = 0; b < s->B; b += n) {
         n = gptsi_min(s->B - b, w->logits_rows);
         m->ops->logits(m->device, w->logits, rows + b * C * m->ops->activation_bytes, gptsi_output_matrix(m)->data, n, C, V);
-        m->ops->download(m->device, s->logits + b * V, w->logits, n * V * sizeof *s->logits);
+        if (there) m->ops->likeliest(m->device, w->targets + b, w->logits, n, V);
+        else m->ops->download(m->device, s->logits + b * V, w->logits, n * V * sizeof *s->logits);
+        for (i = b; i < b + n && likeliest && !there; i++) likeliest[i] = gpts_sample(s->logits + i * V, V, NULL, NULL);
     }
+    if (there) m->ops->download(m->device, likeliest, w->targets, s->B * sizeof *likeliest);
     return gptsi_session_said(s, m->ops->status(m->device, m->error));
 }
 
@@ -6870,7 +6908,7 @@ static gpts_status gptsi_session_prefill(gpts_session *s, const int32_t *ids, si
     gptsi_run run;
     gpts_status status;
     int32_t *lengths;
-    size_t b, row = (size_t)m->config.n_embd * m->ops->activation_bytes;
+    size_t b;
     for (b = 0; b < s->B; b++) {
         if (s->position[b]) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "prefill needs an empty session: reset it first");
         if (length && (length[b] < 1 || (size_t)length[b] > T)) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "row %llu has %ld tokens, expected 1 to %llu", (unsigned long long)b, (long)length[b], (unsigned long long)T);
@@ -6884,60 +6922,76 @@ static gpts_status gptsi_session_prefill(gpts_session *s, const int32_t *ids, si
     memset(&run, 0, sizeof run);
     run.stop = SIZE_MAX; run.session = s;
     status = gptsi_session_said(s, gptsi_forward(m, &batch, &run));
-    if (status == GPTS_OK) {
-        gpts_work *w = m->work;
-        for (b = 0; b < s->B; b++) m->ops->copy(m->device, w->branch + b * row, w->norm + (b * T + (size_t)lengths[b] - 1) * row, row);
-        status = gptsi_session_logits(s, w->branch);
-    }
+    if (status == GPTS_OK && !m->config.n_layer) gptsi_last_rows(m, m->work->norm, &batch, (size_t)m->config.n_embd);
+    if (status == GPTS_OK) status = gptsi_session_logits(s, m->work->norm, NULL);
     if (status == GPTS_OK) memcpy(s->position, lengths, s->B * sizeof *lengths);
     gptsi_delete(&m->hooks, lengths);
     return status;
 }
 
-static gpts_status gptsi_session_decode(gpts_session *s, const int32_t *ids)
+/* n tokens more: ids [B], then each row's likeliest, to more [n-1,B] */
+static gpts_status gptsi_session_steps(gpts_session *s, const int32_t *ids, size_t n, int32_t *more)
 {
     gpts_model *m = s->model;
     gpts_batch batch;
     gptsi_run run;
-    size_t b, l, longest = 0;
+    gpts_status status;
+    size_t b, l, longest = 0, room = (size_t)(m->config.position == GPTS_POSITION_LEARNED ? m->config.n_positions : INT32_MAX);
     for (b = 0; b < s->B; b++) {
+        size_t position = (size_t)s->position[b];
         if (ids[b] < 0) continue;
-        longest = gptsi_max(longest, (size_t)s->position[b] + 1);
-        if ((size_t)s->position[b] >= s->capacity)
+        if (ids[b] >= m->config.vocab_size)
+            return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "token %ld at row %llu is outside 0 .. %lld", (long)ids[b], (unsigned long long)b, (long long)m->config.vocab_size - 1);
+        longest = gptsi_max(longest, gptsi_add(position, n));
+        if (position >= s->capacity || n > s->capacity - position)
             return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has filled the session's capacity of %llu tokens", (unsigned long long)b, (unsigned long long)s->capacity);
-        if (m->config.position == GPTS_POSITION_LEARNED && s->position[b] >= m->config.n_positions)
+        if (position >= room || n > room - position)
             return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has used all %lld learned positions", (unsigned long long)b, (long long)m->config.n_positions);
     }
     if (!longest) return GPTS_OK;
     for (l = 0; l < (size_t)m->config.n_layer; l++)
         if (m->layers[l].heads.n) GPTSI_TRY(gptsi_session_said(s, m->ops->prepare(m->device, &m->layers[l].heads, longest, m->error)));
+    status = m->ops->step ? m->ops->step(m->device, s, ids, n, more) : GPTS_UNSUPPORTED;
+    if (status != GPTS_UNSUPPORTED) {
+        for (b = 0; b < s->B && status == GPTS_OK; b++) if (ids[b] >= 0) s->position[b] += (int32_t)n;
+        return gptsi_session_said(s, status);
+    }
     memset(&batch, 0, sizeof batch);
-    batch.tokens = ids; batch.B = s->B; batch.T = 1;
+    batch.B = s->B; batch.T = 1;
     memset(&run, 0, sizeof run);
-    run.stop = SIZE_MAX; run.session = s; run.step = ids;
-    GPTSI_TRY(gptsi_session_said(s, gptsi_forward(m, &batch, &run)));
-    GPTSI_TRY(gptsi_session_logits(s, m->work->norm));
-    for (b = 0; b < s->B; b++) s->position[b] += ids[b] >= 0;
-    return GPTS_OK;
+    run.stop = SIZE_MAX; run.session = s;
+    for (;; ids = more, more += s->B) {
+        batch.tokens = run.step = ids;
+        GPTSI_TRY(gptsi_session_said(s, gptsi_forward(m, &batch, &run)));
+        GPTSI_TRY(gptsi_session_logits(s, m->work->norm, n > 1 ? more : NULL));
+        for (b = 0; b < s->B; b++) s->position[b] += ids[b] >= 0;
+        if (--n == 0) return GPTS_OK;
+    }
 }
 
-typedef struct gptsi_serving { gpts_session *s; const int32_t *ids, *length; size_t T; int prefill; } gptsi_serving;
+typedef struct gptsi_serving { gpts_session *s; const int32_t *ids, *length; int32_t *more; size_t T; int prefill; } gptsi_serving;
 static gpts_status gptsi_serving_act(void *arg)
 {
     const gptsi_serving *k = (const gptsi_serving *)arg;
-    return k->prefill ? gptsi_session_prefill(k->s, k->ids, k->T, k->length) : gptsi_session_decode(k->s, k->ids);
+    return k->prefill ? gptsi_session_prefill(k->s, k->ids, k->T, k->length) : gptsi_session_steps(k->s, k->ids, k->T, k->more);
+}
+static gpts_status gptsi_serve(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length, int32_t *more, int prefill)
+{
+    gptsi_serving k;
+    k.s = s; k.ids = ids; k.length = length; k.more = more; k.T = T; k.prefill = prefill;
+    return gptsi_together(s->model, gptsi_serving_act, &k);
 }
 GPTS_API gpts_status gpts_session_prefill(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length)
 {
-    gptsi_serving k;
-    k.s = s; k.ids = ids; k.length = length; k.T = T; k.prefill = 1;
-    return gptsi_together(s->model, gptsi_serving_act, &k);
+    return gptsi_serve(s, ids, T, length, NULL, 1);
 }
-GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids)
+GPTS_API gpts_status gpts_session_decode(gpts_session *s, const int32_t *ids) { return gptsi_serve(s, ids, 1, NULL, NULL, 0); }
+GPTS_API gpts_status gpts_session_greedy(gpts_session *s, int32_t *ids, size_t n)
 {
-    gptsi_serving k;
-    k.s = s; k.ids = ids; k.length = NULL; k.T = 1; k.prefill = 0;
-    return gptsi_together(s->model, gptsi_serving_act, &k);
+    size_t b, V = (size_t)s->model->config.vocab_size;
+    if (!n) return GPTS_OK;
+    for (b = 0; b < s->B; b++) ids[b] = gpts_sample(s->logits + b * V, V, NULL, NULL);
+    return gptsi_serve(s, ids, n, NULL, ids + s->B, 0);
 }
 
 GPTS_API const gpts_real *gpts_session_logits(const gpts_session *s, size_t b)

@@ -500,10 +500,6 @@ template <class E> __device__ __forceinline__ E *at(const Tensor &x, int64_t b, 
     return (E *)x.data + b * x.b + t * x.t + h * x.h;
 }
 
-} /* namespace */
-
-#ifndef GPTS_GPU_MODEL_ONLY
-namespace {
 /* ---- prepared tables ------------------------------------------------------------------------------------------------------
    Everything about a pattern that does not depend on v, in one allocation, per static head p:
      z[t] in double; alpha, rho with their continuations past S; the factors of (P2), P[i,j] = w[i-j] col[j] row[i], with
@@ -837,6 +833,17 @@ template <class E, int COLUMNS> __device__ __forceinline__ void store_row(const 
     }
 }
 
+int processor_count()
+{
+    int device = 0, n = 1;
+    cudaGetDevice(&device); cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return n;
+}
+
+} /* namespace */
+
+#ifndef GPTS_GPU_MODEL_ONLY
+namespace {
 /* ==== @@ATTENTION ========================================================================================================
    Plain kernels first: fp32 arithmetic on shared-memory tiles, any head size, any stride, all element types, wide patterns.
    They are what the fast ones are read against.
@@ -1866,12 +1873,6 @@ bool aligned(const Tensor &x, int64_t B, int64_t T, int64_t H)
     return (uintptr_t)x.data % 16 == 0 && (x.b % 8 == 0 || B == 1) && (x.t % 8 == 0 || T == 1) && (x.h % 8 == 0 || H == 1) &&
            (x.t > 0 || T == 1) && (x.h > 0 || H == 1) && (x.b > 0 || B == 1);
 }
-int processor_count()
-{
-    int device = 0, n = 1;
-    cudaGetDevice(&device); cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n;
-}
 /* A Hopper device, and code for sm_90a in this build: without it the kernels are empty and own no shared memory. */
 bool hopper()
 {
@@ -2203,7 +2204,7 @@ namespace {
 struct Chunk { float *p, *g, *m, *v; bf16 *shadow; int32_t n; float decay; };
 
 /* one allocation; the shadow is made when a product first reads from it */
-struct Memory { size_t bytes; bf16 *shadow; bool stale; };
+struct Memory { size_t bytes; bf16 *shadow; bool stale; unsigned version; };   /* version: changes so far */
 
 /* what a product is, and how cuBLAS does it */
 struct ProductKey {
@@ -2268,7 +2269,7 @@ gpts_status gpu_allocate(void *device, size_t bytes, void **memory)
     *memory = 0;
     cudaError_t e = cudaMalloc(memory, bytes ? bytes : 1);
     if (e != cudaSuccess) { cudaGetLastError(); *memory = 0; return e == cudaErrorMemoryAllocation ? GPTS_NO_MEMORY : GPTS_DEVICE; }
-    Memory m = { bytes, 0, true };
+    Memory m = { bytes, 0, true, 0 };
     g.memory[(char *)*memory] = m;
     return GPTS_OK;
 }
@@ -2295,7 +2296,7 @@ Memory *memory_of(Gpu &g, const void *p, char **base)
 void changed(Gpu &g, const void *p)                          /* by other hands than the optimiser's: the shadow is made anew */
 {
     char *base; Memory *m = memory_of(g, p, &base);
-    if (m) m->stale = true;
+    if (m) { m->stale = true; m->version++; }
 }
 
 /* Uploads of some size go through pinned memory, so that the caller's may change at once. */
@@ -3072,6 +3073,29 @@ void gpu_logits(void *device, gpts_real *logits, const void *x, const gpts_real 
     product(g, true, false, V, N, C, factor(g, w), C, x, C, logits, V, GPTS_GPU_F32, false, 0);
 }
 
+/* the first of the largest logits of each row */
+__global__ __launch_bounds__(1024) void likeliest_rows(int32_t *ids, const float *logits, int64_t V)
+{
+    __shared__ float value[32]; __shared__ int32_t id[32];
+    const float *row = logits + blockIdx.x * V; float best = -INFINITY; int32_t at = INT32_MAX;
+    auto offer = [&](float x, int32_t v) { if (x > best || (x == best && v < at)) { best = x; at = v; } };
+    for (int64_t v = threadIdx.x; v < V; v += 1024) offer(row[v], (int32_t)v);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int m = 16; m; m >>= 1) { const float x = __shfl_xor_sync(~0u, best, m); const int32_t v = __shfl_xor_sync(~0u, at, m); offer(x, v); }
+        if (pass) break;
+        if (threadIdx.x % 32 == 0) { value[threadIdx.x / 32] = best; id[threadIdx.x / 32] = at; }
+        __syncthreads();
+        best = value[threadIdx.x % 32]; at = id[threadIdx.x % 32];
+    }
+    if (threadIdx.x == 0) ids[blockIdx.x] = at < V ? at : 0;
+}
+void gpu_likeliest(void *device, int32_t *ids, const gpts_real *logits, size_t N, size_t V)
+{
+    Gpu &g = gpu_of(device);
+    likeliest_rows<<<(unsigned)N, 1024, 0, g.stream>>>(ids, logits, (int64_t)V);
+    launched(g, "likeliest");
+}
+
 /* card  (X2) losses[n] = lse_n - logits[n,target], (X3) in place logits = p - [v = target], 0 for ignored targets: one block a row,
          which is read from memory once and kept on the chip where it fits (KEPT), else read three times                       */
 template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(512) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
@@ -3245,6 +3269,7 @@ void gpu_adamw_all(void *device, const gpts_update *tensors, size_t n, double gs
     std::vector<Chunk> whole, chunks;
     for (size_t i = 0; i < n; i++) {
         char *base; Memory *m = memory_of(g, tensors[i].p, &base);
+        if (m) m->version++;
         Chunk c; memset(&c, 0, sizeof c);
         c.p = tensors[i].p; c.g = tensors[i].g; c.m = tensors[i].m; c.v = tensors[i].v; c.decay = (float)tensors[i].decay;
         c.shadow = m && m->shadow && !m->stale ? m->shadow + (tensors[i].p - (float *)base) : 0;
@@ -3283,7 +3308,11 @@ void gpu_adamw(void *device, gpts_real *p, gpts_real *grad, gpts_real *m, gpts_r
 /* ==== @@MODEL  a layer's heads in a model; the table; attach ================================================================ */
 
 /* what the device derives from a layer's heads: gpts_heads' plan */
-struct HeadsPlan { int64_t longest, T; double theta; void *prepared; size_t bytes; unsigned char kind[256], wide[256]; };
+struct Slot;
+struct HeadsPlan {
+    int64_t longest, T; double theta; void *prepared; size_t bytes; unsigned char kind[256], wide[256];
+    void *decode; int64_t decode_T, capacity; Slot *slots; int splitting;       /* of sessions: tables for decode_T positions; slots at that capacity */
+};
 
 HeadsPlan *plan_of(Gpu &g, const gpts_heads *heads)
 {
@@ -3322,7 +3351,8 @@ void gpu_forget(void *device, gpts_heads *heads)
     Gpu &g = gpu_of(device);
     HeadsPlan *plan = (HeadsPlan *)heads->plan;
     if (!plan) return;
-    if (plan->prepared) { cudaStreamSynchronize(g.stream); cudaFree(plan->prepared); }
+    cudaStreamSynchronize(g.stream);
+    cudaFree(plan->prepared); cudaFree(plan->decode); cudaFree(plan->slots);
     g.generation++;
     delete plan;
     heads->plan = 0;
@@ -3446,10 +3476,1124 @@ void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, c
     launched(g, "attention_backward");
 }
 
-/* ==== @@SAMPLE ============================================================================================================ */
+/* ==== @@SAMPLE ===========================================================================================================
+   One more token a row.  Two ways to the same numbers: operation by operation (attention_decode below), and, for a few rows, the
+   whole step in one launch.
 
-void gpu_cache_fill(void *device, const gpts_heads *, gpts_cache *, const void *, const int32_t *, size_t) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
-void gpu_attention_decode(void *device, const gpts_heads *, gpts_cache *, void *, void *, const int32_t *, double, double) { fail(gpu_of(device), GPTS_UNSUPPORTED, "%s%s", "sessions do not run on the GPU yet", ""); }
+   card  (A3) (M3) one head, one row of the batch, one part of the positions; the parts are put together by their log-sum-exp:
+         live    s[j] = scale q.k[j] over the cached positions and the new one;   y = sum_j softmax(s)[j] v[j]
+         static  y = sum_j P[i,j] v[j], P by (P1) from alpha, rho, z; linear heads: j from tile t on, and before it R states
+                 x[r] = sum_{j<t} decay_r^(t-1-j) exp(alpha[j] - n_r) v[j],  n_r = ln sum_{j<t} decay_r^(t-1-j) exp(alpha[j])      (P4)
+                 y += sum_r coef_r decay_r^(i+1-W-t) exp(n_r - z[i]) x[r]                                                          (P9)
+         bound by reading the caches; tests/gpu/session.c                                                                        */
+enum { STEP_WARPS = 8, STEP_THREADS = 32 * STEP_WARPS, STEP_ROWS = 8, MAX_SPLITS = 16, TILE_ROWS = 64, MAX_TERMS = 64, WEIGHTS = 1024 };
+
+/* A kept head as decoding sees it; a layer's list has the heads that split first, then the linear ones. */
+struct Slot { int slot, live, fixed, linear, ring, rows, reach, shift; };
+struct Cached {
+    int U, n, K, D, R, splitting; int64_t capacity, ring_rows, state_size;
+    void *keys, *values, *ring; float *state;
+    const Slot *slots; Prepared pre; const float *coef, *decay; float scale; double theta;
+};
+struct AttendShared { float token[3][MAX_D], part[STEP_WARPS][MAX_D], top[STEP_WARPS], sum[STEP_WARPS], weight[WEIGHTS], far[MAX_D], gain[MAX_TERMS]; };
+
+/* A lane's share of a head vector: eight values in a row (V = 8), or every lanes-th one (V = 1). */
+template <class E, int V> struct Share {
+    enum { WORDS = 2 * sizeof(E), PER = 4 / sizeof(E) };
+    uint32_t w[WORDS];
+    static __device__ __forceinline__ int dim(int sub, int lanes, int e) { return V == 8 ? 8 * sub + e : sub + e * lanes; }
+    __device__ __forceinline__ float get(int e) const
+    {
+        if constexpr (is_bf16<E>::value) return __uint_as_float(e % 2 ? w[e / 2] & 0xFFFF0000u : w[e / 2] << 16);
+        else return __uint_as_float(w[e]);
+    }
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++) w[i] = 0;
+    }
+    __device__ __forceinline__ void set(const float (&x)[8])
+    {
+#pragma unroll
+        for (int i = 0; i < WORDS; i++)
+            if constexpr (is_bf16<E>::value) w[i] = pack<bf16>(x[2 * i], x[2 * i + 1]); else w[i] = __float_as_uint(x[i]);
+    }
+    __device__ __forceinline__ void load(const E *row, int sub, int lanes, int D)
+    {
+        clear();
+        if constexpr (V == 8) {
+            if (8 * sub < D)
+#pragma unroll
+                for (int i = 0; i < WORDS / 4; i++) {
+                    const uint4 u = ((const uint4 *)(row + 8 * sub))[i];
+                    w[4 * i] = u.x; w[4 * i + 1] = u.y; w[4 * i + 2] = u.z; w[4 * i + 3] = u.w;
+                }
+        } else {
+            float x[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[e] = sub + e * lanes < D ? to_float(row[sub + e * lanes]) : 0.f;
+            set(x);
+        }
+    }
+    __device__ __forceinline__ void store(E *row, int sub, int lanes, int D) const
+    {
+        if constexpr (V == 8) {
+            if (8 * sub < D)
+#pragma unroll
+                for (int i = 0; i < WORDS / 4; i++) ((uint4 *)(row + 8 * sub))[i] = make_uint4(w[4 * i], w[4 * i + 1], w[4 * i + 2], w[4 * i + 3]);
+        } else
+#pragma unroll
+            for (int e = 0; e < 8; e++) if (sub + e * lanes < D) row[sub + e * lanes] = from_float<E>(get(e));
+    }
+};
+__device__ __forceinline__ int lanes_of(int D, int V) { int lanes = 1; while (lanes * V < D && lanes < 32) lanes *= 2; return lanes; }
+
+/* the positions of one split, and for a linear head the tile where its near part begins */
+__device__ __forceinline__ void split_range(const Slot &h, int64_t i, int split, int splits, int64_t &t, int64_t &j0, int64_t &j1)
+{
+    const int64_t a = i / TILE_ROWS;
+    t = h.linear ? (a - (a < h.reach ? a : h.reach)) * TILE_ROWS : 0;
+    j0 = t + (i - t) * split / splits; j1 = t + (i - t) * (split + 1) / splits;
+}
+
+/* (P4) the states of linear head p take in the tile before t, which leaves the ring; a block */
+template <class E>
+__device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ring, int64_t t, AttendShared &s)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, p = h.fixed, D = c.D;
+    float *x = state + 2 * c.R; const float *alpha = c.pre.alpha + p * c.pre.Tp + t - TILE_ROWS;
+    for (int r0 = 0; r0 < c.R; r0 += STEP_WARPS) {
+        const int r = r0 + warp;
+        if (r < c.R) {
+            const double ld = log((double)c.decay[p * c.R + r]);
+            double a = (63 - lane) * ld + alpha[lane], b = (31 - lane) * ld + alpha[lane + 32], top = fmax(a, b), before = -INFINITY, sum;
+            for (int m = 16; m; m >>= 1) top = fmax(top, __shfl_xor_sync(~0u, top, m));
+            if (t > TILE_ROWS) before = (double)state[2 * r] + (double)state[2 * r + 1] + 64 * ld;
+            top = fmax(top, before);
+            sum = exp(a - top) + exp(b - top);
+            for (int m = 16; m; m >>= 1) sum += __shfl_xor_sync(~0u, sum, m);
+            const double after = top + log(sum + exp(before - top));
+            s.weight[warp * 65 + lane] = expf(float(a - after)); s.weight[warp * 65 + lane + 32] = expf(float(b - after));
+            if (lane == 0) { s.weight[warp * 65 + 64] = t > TILE_ROWS ? expf(float(before - after)) : 0; state[2 * r] = (float)after; state[2 * r + 1] = float(after - (double)(float)after); }
+        }
+        __syncwarp();
+        if (r < c.R)
+            for (int d = lane; d < D; d += 32) {
+                float y = t > TILE_ROWS ? s.weight[warp * 65 + 64] * x[r * D + d] : 0;
+                for (int j = 0; j < TILE_ROWS; j++) y += s.weight[warp * 65 + j] * to_float(ring[((t - TILE_ROWS + j) % h.rows) * D + d]);
+                x[r * D + d] = y;
+            }
+        __syncwarp();
+    }
+}
+
+/* One block: head h of row b at position i (below 0: resting), split of splits.  source(index): a number of the new token's q, k, v;
+   put(d, four values, log2 of the weights' sum) receives y. */
+template <class E, int V, class Source, class Put>
+__device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int split, int splits, const float2 *rotation, AttendShared &s, const Source &source, Put put)
+{
+    const int D = c.D, lanes = lanes_of(D, V), sub = threadIdx.x % lanes, group = threadIdx.x / lanes, groups = STEP_THREADS / lanes;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = D / 2; const bool live = h.live >= 0, last = split == splits - 1;
+    typedef Share<E, V> S;
+    float o[8] = {}, m = live ? -INFINITY : 0.f, l = 0;
+    int64_t t, j0, j1;
+    split_range(h, i, split, splits, t, j0, j1);
+    if (i >= 0 && live) {
+        const int64_t at = (b * c.U + h.live) * c.capacity;
+        E *keys = (E *)c.keys + at * D, *values = (E *)c.values + at * D;
+        const bool turn = rotation && c.theta > 0;
+        for (int x = threadIdx.x; x < (last ? 3 * D : D); x += STEP_THREADS)
+            s.token[x / D][x % D] = source(((x < D ? 0 : x < 2 * D ? c.U : 2 * c.U) + (x < 2 * D ? h.live : h.slot)) * D + x % D);
+        group_sync(1, STEP_THREADS);
+        auto turned = [&](const float *x, int e) {
+            const int d = S::dim(sub, lanes, e);
+            if (d >= D) return 0.f;
+            if (!turn) return x[d];
+            const float2 r = rotation[d % half];
+            return d < half ? x[d] * r.x - x[d + half] * r.y : x[d] * r.x + x[d - half] * r.y;
+        };
+        float q[8];
+#pragma unroll
+        for (int e = 0; e < 8; e++) q[e] = to_float(from_float<E>(turned(s.token[0], e))) * (c.scale * (float)LOG2E);
+        for (int64_t base = j0; base < j1; base += 4 * groups) {
+            S k[4], v[4]; float p[4], top = m;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const int64_t j = base + group + u * groups;
+                if (j < j1) { k[u].load(keys + j * D, sub, lanes, D); v[u].load(values + j * D, sub, lanes, D); }
+                else { k[u].clear(); v[u].clear(); }
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                p[u] = 0;
+#pragma unroll
+                for (int e = 0; e < 8; e++) p[u] += q[e] * k[u].get(e);
+            }
+            for (int n = lanes / 2; n; n >>= 1)
+#pragma unroll
+                for (int u = 0; u < 4; u++) p[u] += __shfl_xor_sync(~0u, p[u], n);
+#pragma unroll
+            for (int u = 0; u < 4; u++) { if (base + group + u * groups >= j1) p[u] = -INFINITY; top = fmaxf(top, p[u]); }
+            const float level = top == -INFINITY ? 0.f : top, f = exp2f(m - level);
+            l *= f;
+#pragma unroll
+            for (int e = 0; e < 8; e++) o[e] *= f;
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const float w = exp2f(p[u] - level);
+                l += w;
+#pragma unroll
+                for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
+            }
+            m = top;
+        }
+        if (last && warp == 0) {                                                             /* the new position: into the caches, and into the sum */
+            S k, v; float p = 0, x[8], y[8];
+#pragma unroll
+            for (int e = 0; e < 8; e++) { x[e] = turned(s.token[1], e); y[e] = S::dim(sub, lanes, e) < D ? s.token[2][S::dim(sub, lanes, e)] : 0.f; }
+            k.set(x); v.set(y);
+#pragma unroll
+            for (int e = 0; e < 8; e++) p += q[e] * k.get(e);
+            for (int n = lanes / 2; n; n >>= 1) p += __shfl_xor_sync(~0u, p, n);
+            if (group == 0) {
+                k.store(keys + i * D, sub, lanes, D); v.store(values + i * D, sub, lanes, D);
+                const float top = fmaxf(m, p), f = exp2f(m - top), w = exp2f(p - top);
+                l = l * f + w; m = top;
+#pragma unroll
+                for (int e = 0; e < 8; e++) o[e] = o[e] * f + w * v.get(e);
+            }
+        }
+    } else if (i >= 0) {
+        const int64_t p = h.fixed, Tp = c.pre.Tp; const double z = c.pre.z[p * Tp + i];
+        const float *alpha = c.pre.alpha + p * Tp, *rho = c.pre.rho + p * Tp;
+        E *ring = (E *)c.ring + (b * c.n * c.ring_rows + h.ring) * D; float *state = c.state + (b * c.n + p) * c.state_size;
+        auto weight = [&](int64_t j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
+        if (t > 0) {
+            if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
+            if (threadIdx.x < c.R) {
+                const int r = threadIdx.x; const double coef = c.coef[p * c.R + r], ld = log((double)c.decay[p * c.R + r]);
+                s.gain[r] = coef > 0 ? expf(float(log(coef) + (double)(i % TILE_ROWS + h.shift) * ld + (double)state[2 * r] + (double)state[2 * r + 1] - z)) : 0.f;
+            }
+            group_sync(1, STEP_THREADS);
+            for (int d = threadIdx.x; d < D; d += STEP_THREADS) {
+                float y = 0;
+                for (int r = 0; r < c.R; r++) y += s.gain[r] * state[2 * c.R + r * D + d];
+                s.far[d] = y;
+            }
+        }
+        for (int64_t base = j0; base < j1; base += WEIGHTS) {
+            const int count = int(j1 - base < WEIGHTS ? j1 - base : WEIGHTS);
+            for (int n = threadIdx.x; n < count; n += STEP_THREADS) s.weight[n] = weight(base + n);
+            group_sync(1, STEP_THREADS);
+            for (int n = group; n < count; n += 4 * groups) {
+                S v[4];
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    if (n + u * groups < count) v[u].load(ring + (base + n + u * groups) % h.rows * D, sub, lanes, D);
+                }
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    if (n + u * groups < count) {
+                        const float w = s.weight[n + u * groups];
+#pragma unroll
+                        for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
+                    }
+                }
+            }
+            group_sync(1, STEP_THREADS);
+        }
+        if (last) {
+            for (int d = threadIdx.x; d < D; d += STEP_THREADS) s.token[2][d] = source((2 * c.U + h.slot) * D + d);
+            group_sync(1, STEP_THREADS);
+            if (group == 0) {
+                S v; const float w = weight(i); float x[8];
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[e] = S::dim(sub, lanes, e) < D ? s.token[2][S::dim(sub, lanes, e)] : 0.f;
+                v.set(x);
+#pragma unroll
+                for (int e = 0; e < 8; e++) o[e] += w * v.get(e);
+                v.store(ring + i % h.rows * D, sub, lanes, D);
+            }
+        }
+    }
+    for (int n = lanes; n < 32; n *= 2) {                                        /* groups of the warp, then warps, in a fixed order */
+        const float m2 = __shfl_xor_sync(~0u, m, n), l2 = __shfl_xor_sync(~0u, l, n), top = fmaxf(m, m2), level = top == -INFINITY ? 0.f : top;
+        const float f = exp2f(m - level), f2 = exp2f(m2 - level);
+        l = l * f + l2 * f2; m = top;
+#pragma unroll
+        for (int e = 0; e < 8; e++) o[e] = o[e] * f + __shfl_xor_sync(~0u, o[e], n) * f2;
+    }
+    if (lane < lanes) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) if (S::dim(sub, lanes, e) < D) s.part[warp][S::dim(sub, lanes, e)] = o[e];
+        if (sub == 0) { s.top[warp] = m; s.sum[warp] = l; }
+    }
+    group_sync(1, STEP_THREADS);
+    if (4 * threadIdx.x < D) {
+        float top = -INFINITY, sum = 0, y[4] = {};
+        for (int w = 0; w < STEP_WARPS; w++) top = fmaxf(top, s.top[w]);
+        const float level = top == -INFINITY ? 0.f : top;
+        for (int w = 0; w < STEP_WARPS; w++) {
+            const float f = exp2f(s.top[w] - level);
+            sum += f * s.sum[w];
+            for (int e = 0; e < 4; e++) if (4 * (int)threadIdx.x + e < D) y[e] += f * s.part[w][4 * threadIdx.x + e];
+        }
+        for (int e = 0; e < 4; e++) {
+            if (4 * (int)threadIdx.x + e >= D) continue;
+            if (live) y[e] = sum > 0 ? y[e] / sum : 0;
+            else y[e] = (y[e] + (i >= 0 && t > 0 ? s.far[4 * threadIdx.x + e] : 0)) * (float)splits;     /* a sum, as the mean of equal weights */
+        }
+        put(4 * threadIdx.x, y, !live || i < 0 ? 0.f : sum > 0 ? level + log2f(sum) : -INFINITY);
+    }
+    group_sync(1, STEP_THREADS);
+}
+/* y of the splits' parts: y(s), log2 weight(s) -> their weighted mean */
+__device__ __forceinline__ void join(float &top, float &sum, float (&y)[4], float lse, const float (&v)[4])
+{
+    const float m = fmaxf(top, lse), level = m == -INFINITY ? 0.f : m, f = exp2f(top - level), w = exp2f(lse - level);
+    sum = sum * f + w; top = m;
+    
+#pragma unroll
+    for (int e = 0; e < 4; e++) y[e] = y[e] * f + w * v[e];
+}
+
+/* ---- operation by operation ---- */
+struct Decode { Cached c; const void *qkv; void *y; const int32_t *position; float *parts; int *arrived; int splits; };
+
+/* A block a row of the batch, head and split; the last one of a head to arrive puts its splits together, in their order. */
+template <class E, int V>
+__global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_constant__ Decode a)
+{
+    __shared__ AttendShared s; __shared__ float2 rotation[MAX_D / 2]; __shared__ int before;
+    const Cached &c = a.c; const int D = c.D;
+    const int split = blockIdx.x % a.splits, item = blockIdx.x / a.splits, b = item / c.K;
+    const Slot h = c.slots[item % c.K];
+    const int64_t i = a.position[b];
+    if (h.linear && split) return;
+    if (h.live >= 0 && c.theta > 0 && i >= 0)
+        for (int d = threadIdx.x; d < D / 2; d += STEP_THREADS) {
+            double sine, cosine;
+            sincos((double)i * pow(c.theta, -2.0 * d / D), &sine, &cosine);
+            rotation[d] = make_float2((float)cosine, (float)sine);
+        }
+    __syncthreads();
+    const int splits = h.linear ? 1 : a.splits;
+    const E *row = (const E *)a.qkv + (int64_t)b * (2 * c.U + c.K) * D;
+    E *y = (E *)a.y + ((int64_t)b * c.K + h.slot) * D;
+    float *parts = a.parts + (int64_t)item * a.splits * (D + 4);
+    attend<E, V>(c, h, b, i, split, splits, rotation, s, [&](int x) { return to_float(row[x]); }, [&](int d, const float (&v)[4], float lse) {
+        for (int e = 0; e < 4 && d + e < D; e++) {
+            if (splits == 1) y[d + e] = from_float<E>(v[e]);
+            else { parts[split * (D + 4) + d + e] = v[e]; if (d + e == 0) parts[split * (D + 4) + D] = lse; }
+        }
+    });
+    if (splits == 1) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) before = atomicAdd(a.arrived + item, 1);
+    __syncthreads();
+    if (before < splits - 1) return;
+    __threadfence();
+    if (threadIdx.x == 0) a.arrived[item] = 0;
+    const int d = 4 * threadIdx.x;
+    if (d >= D) return;
+    float top = -INFINITY, sum = 0, o[4] = {};
+    for (int n = 0; n < splits; n++) {
+        const volatile float *part = parts + n * (D + 4); float v[4] = {};
+        for (int e = 0; e < 4 && d + e < D; e++) v[e] = part[d + e];
+        join(top, sum, o, part[D], v);
+    }
+    for (int e = 0; e < 4 && d + e < D; e++) y[d + e] = from_float<E>(sum > 0 ? o[e] / sum : 0.f);
+}
+
+/* card  (P8) what decoding needs of a prefill: (rotated) keys and values of live heads, the last tiles of static ones ...        tests/gpu/session.c */
+struct Fill { Cached c; const void *qkv; const int32_t *length; int64_t B, T; };
+template <class E, int W> __global__ void fill_rows(const __grid_constant__ Fill a)
+{
+    const Cached &c = a.c; const int D = c.D, per = W == 8 ? D / 8 : 32;
+    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = x / per, bt = row / c.K; const int piece = int(x % per);
+    if (bt >= a.B * a.T) return;
+    const Slot h = c.slots[row % c.K]; const int64_t b = bt / a.T, j = bt % a.T, n = a.length ? a.length[b] : a.T;
+    if (j >= n) return;
+    const E *from = (const E *)a.qkv + bt * (2 * c.U + c.K) * D, *k = from + (c.U + h.live) * D, *v = from + (2 * c.U + h.slot) * D;
+    const bool live = h.live >= 0;
+    E *keys = 0, *values;
+    if (live) { const int64_t at = ((b * c.U + h.live) * c.capacity + j) * D; keys = (E *)c.keys + at; values = (E *)c.values + at; }
+    else {
+        const int64_t last = (n - 1) / TILE_ROWS, first = h.linear ? (last - (last < h.reach ? last : h.reach)) * TILE_ROWS : 0;
+        if (j < first) return;
+        values = (E *)c.ring + (b * c.n * c.ring_rows + h.ring + j % h.rows) * D;
+    }
+    float y[W];
+    for (int d = piece * W; d < D; d += 32 * W) {
+        if (live) { load<W>(k + d, y); store<W>(keys + d, y); }
+        load<W>(v + d, y); store<W>(values + d, y);
+        if (W == 8) break;
+    }
+}
+/* ... and the states of linear heads before them: a block a row of the batch, a head and four terms */
+enum { FILL_TERMS = 4 };
+template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_states(const __grid_constant__ Fill a)
+{
+    __shared__ float sums[STEP_WARPS][FILL_TERMS][MAX_D];
+    const Cached &c = a.c; const int D = c.D, warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = (c.R + FILL_TERMS - 1) / FILL_TERMS;
+    const int r0 = blockIdx.x % groups * FILL_TERMS, linear = c.K - c.splitting; const int64_t b = blockIdx.x / groups / linear;
+    const Slot h = c.slots[c.splitting + blockIdx.x / groups % linear];
+    const int64_t n = a.length ? a.length[b] : a.T, last = (n - 1) / TILE_ROWS, t = (last - (last < h.reach ? last : h.reach)) * TILE_ROWS;
+    if (t <= 0) return;
+    const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp; float *state = c.state + (b * c.n + h.fixed) * c.state_size;
+    double ld[FILL_TERMS], scale[FILL_TERMS];
+    for (int k = 0; k < FILL_TERMS; k++) {
+        ld[k] = r0 + k < c.R ? log((double)c.decay[h.fixed * c.R + r0 + k]) : 0;
+        double top = -INFINITY, sum = 0;
+        for (int64_t j = threadIdx.x; j < t; j += STEP_THREADS) top = fmax(top, double(t - 1 - j) * ld[k] + alpha[j]);
+        top = block_reduce(top, largest);
+        for (int64_t j = threadIdx.x; j < t; j += STEP_THREADS) sum += exp(double(t - 1 - j) * ld[k] + alpha[j] - top);
+        scale[k] = top + log(block_reduce(sum, total));
+        if (threadIdx.x == 0 && r0 + k < c.R) { state[2 * (r0 + k)] = (float)scale[k]; state[2 * (r0 + k) + 1] = float(scale[k] - (double)(float)scale[k]); }
+    }
+    const E *v = (const E *)a.qkv + b * a.T * (2 * c.U + c.K) * D + (2 * c.U + h.slot) * D; const int64_t step = (int64_t)(2 * c.U + c.K) * D;
+    for (int d0 = 0; d0 < D; d0 += 64) {                                         /* two columns a lane at a time */
+        float y[FILL_TERMS][2] = {}; const int d = d0 + 2 * lane; const bool one = d < D, two = d + 1 < D;
+        for (int64_t j0 = warp * 32; j0 < t; j0 += STEP_THREADS) {               /* t is a multiple of 64 */
+            float w[FILL_TERMS];
+            for (int k = 0; k < FILL_TERMS; k++) w[k] = expf(float(double(t - 1 - j0 - lane) * ld[k] + alpha[j0 + lane] - scale[k]));
+#pragma unroll 8
+            for (int j = 0; j < 32; j++) {
+                const E *x = v + (j0 + j) * step + d; const float p = one ? to_float(x[0]) : 0.f, q = two ? to_float(x[1]) : 0.f;
+                for (int k = 0; k < FILL_TERMS; k++) { const float f = __shfl_sync(~0u, w[k], j); y[k][0] += f * p; y[k][1] += f * q; }
+            }
+        }
+        for (int k = 0; k < FILL_TERMS; k++) { if (one) sums[warp][k][d] = y[k][0]; if (two) sums[warp][k][d + 1] = y[k][1]; }
+    }
+    __syncthreads();
+    for (int x = threadIdx.x; x < FILL_TERMS * D; x += STEP_THREADS) {
+        const int k = x / D, d = x % D; float y = 0;
+        for (int w = 0; w < STEP_WARPS; w++) y += sums[w][k][d];
+        if (r0 + k < c.R) state[2 * c.R + (r0 + k) * D + d] = y;
+    }
+}
+
+/* ---- a whole step in one launch ---------------------------------------------------------------------------------------------
+   For up to 8 rows a step is bound by reading the weights once, and by the chain of products between them.  One block a processor
+   stays for the whole step.  Its ninth warp streams the block's weights through a ring in shared memory, in the order of use and
+   ahead of it, whatever the chain does; the other eight compute.  Blocks hand results to each other as words that carry the step's
+   number beside the value: whoever needs a word reads it until the number is right.  So there are no barriers between blocks, and no
+   word is written twice in a step.  Columns of a product go to blocks in units of eight; a unit's weights are eight rows [8,K] of the
+   transposed matrix, in chunks that fit a slot of the ring.  Sums have a fixed order: the same input gives the same bits.          */
+enum { IN_EMBEDDING, IN_X, IN_HIDDEN, IN_HEADS };                                /* token and position; residual stream (both normed); inner; heads */
+enum { OUT_QKV, OUT_HIDDEN, OUT_X, OUT_LOGITS };
+struct Best { float value; int id; };
+struct Phase {
+    int attention, input, output, act, norm, K, Kp, N, units, chunk, chunks, first, direct;
+    const char *w; const float *bias, *norm_w, *norm_b;
+    const uint64_t *in; uint64_t *out;
+    Cached cached;
+};
+struct Step {
+    const Phase *program; int phases, B, C, V, stages, stage_bytes, row_bytes, units_x; float epsilon; double theta; int D;
+    const float *wte, *wpe; float *logits; Best *best; const Best *last; int32_t *chosen; int *failed;
+    uint32_t number; int64_t longest;
+#ifdef STEP_CLOCK
+    long long *clocks;
+#endif
+    int32_t token[STEP_ROWS], position[STEP_ROWS];
+};
+enum { STEP_STAGES = 32, STEP_PARALLEL = 8, STEP_C = 2048, BATCH = 8 };
+
+__device__ __forceinline__ uint64_t look(const uint64_t *p)
+{
+    uint64_t x;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
+    return x;
+}
+__device__ __forceinline__ void look(const uint64_t *p, uint64_t &low, uint64_t &high)
+{
+    asm volatile("{\n.reg .b128 q;\nld.relaxed.gpu.global.b128 q, [%2];\nmov.b128 {%0, %1}, q;\n}" : "=l"(low), "=l"(high) : "l"(p) : "memory");
+}
+__device__ __forceinline__ void tell(uint64_t *p, uint32_t x, uint32_t number)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(p), "l"((uint64_t)number << 32 | x) : "memory");
+}
+__device__ __forceinline__ void tell(uint64_t *p, uint32_t x, uint32_t y, uint32_t z, uint32_t number)
+{
+    asm volatile("{\n.reg .b128 q;\nmov.b128 q, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], q;\n}"
+                 :: "l"(p), "l"((uint64_t)y << 32 | x), "l"((uint64_t)number << 32 | z) : "memory");
+}
+/* Patience ends after about a second: the step then runs to its end with whatever it has, and reports. */
+struct Patience {
+    uint32_t number; int *failed, left;
+    __device__ __forceinline__ bool over() { if (left > 0 && --left == 0) *failed = 1; return left <= 0; }
+};
+/* N words, `step` apart, of which those from `n` on are not there */
+template <int N> __device__ __forceinline__ void await(uint32_t (&x)[N], const uint64_t *p, int step, int n, Patience &patience)
+{
+    uint64_t word[N]; bool ready;
+    do {
+        ready = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) if (i < n) word[i] = look(p + (int64_t)i * step);
+#pragma unroll
+        for (int i = 0; i < N; i++) if (i < n) ready &= uint32_t(word[i] >> 32) == patience.number;
+    } while (!ready && !patience.over());
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = i < n ? (uint32_t)word[i] : 0;
+}
+
+/* splits of a head's positions: all blocks busy, 64 positions or more each */
+__device__ __forceinline__ int splits_of(const Cached &c, int B, int64_t longest)
+{
+    const int heads = B * c.splitting, free = (int)gridDim.x - B * (c.K - c.splitting);
+    int n = heads ? free / heads : 1;
+    if (n > (longest + 63) / 64) n = int((longest + 63) / 64);
+    return n < 1 ? 1 : n > MAX_SPLITS ? MAX_SPLITS : n;
+}
+__device__ __forceinline__ void step_item(const Cached &c, int B, int splits, int item, int &b, int &slot, int &split)
+{
+    const int heads = B * c.splitting * splits;
+    if (item < heads) { split = item % splits; slot = item / splits % c.splitting; b = item / splits / c.splitting; }
+    else { const int linear = c.K - c.splitting; split = 0; slot = c.splitting + (item - heads) % linear; b = (item - heads) / linear; }
+}
+
+__device__ __forceinline__ float activate(float x, int kind)
+{
+    if (kind == 2) return fmaxf(x, 0.f);
+    if (kind == 1) return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
+    return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+struct StepShared {
+    uint64_t full[STEP_STAGES], empty[STEP_STAGES];
+    Phase phase[2];
+    float red[STEP_PARALLEL][STEP_WARPS][STEP_ROWS * 8];
+    float2 rotation[STEP_ROWS][MAX_D / 2];
+    float own[STEP_PARALLEL][STEP_ROWS * 8], norm_w[STEP_C], norm_b[STEP_C], bias[STEP_PARALLEL][8];
+    double part[STEP_WARPS][2]; Best best[STEP_WARPS][STEP_ROWS]; int32_t token[STEP_ROWS];
+    AttendShared attend;
+};
+
+/* 32 inner indices of a unit: 8 columns by NB rows; a lane has column lane/4 and eight indices in a row.  bf16: c[0], c[1] are row lane/4,
+   columns 2 (lane % 4), + 1; float: c[b] is this lane's share of row b, column lane/4 */
+template <class E, int NB> __device__ __forceinline__ void unit_product(float (&c)[NB < 4 ? 4 : NB], const char *w, const char *x, int row_bytes, int lane)
+{
+    if constexpr (is_bf16<E>::value) {
+        const uint4 b = *(const uint4 *)w; uint4 a = make_uint4(0, 0, 0, 0); const uint32_t zero = 0;
+        if (lane / 4 < NB) a = *(const uint4 *)(x + lane / 4 * row_bytes);
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(zero), "r"(a.y), "r"(b.x), "r"(b.y));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.z), "r"(zero), "r"(a.w), "r"(b.z), "r"(b.w));
+    } else {
+        const float4 u = ((const float4 *)w)[0], v = ((const float4 *)w)[1];
+#pragma unroll
+        for (int b = 0; b < NB; b++) {
+            const float4 p = ((const float4 *)(x + b * row_bytes))[0], q = ((const float4 *)(x + b * row_bytes))[1];
+            c[b] += u.x * p.x + u.y * p.y + u.z * p.z + u.w * p.w + v.x * q.x + v.y * q.y + v.z * q.z + v.w * q.w;
+        }
+    }
+}
+
+#ifdef STEP_CLOCK
+#define CLOCK(k) do { if (threadIdx.x == 0 && p < 64) a.clocks[(me * 64 + p) * 8 + (k)] = clock64(); } while (0)
+#else
+#define CLOCK(k) (void)0
+#endif
+template <class E, int NB>
+__global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_constant__ Step a)
+{
+#if HOPPER
+    extern __shared__ char raw[];
+    char *ring = (char *)(((uintptr_t)raw + 127) / 128 * 128);
+    char *xs = ring + a.stages * a.stage_bytes;                                  /* [NB] rows of row_bytes: the product's input */
+    float *keep = (float *)(xs + NB * a.row_bytes);                              /* [NB,C] of the thread that read it */
+    StepShared &s = *(StepShared *)(((uintptr_t)(keep + NB * a.C) + 15) / 16 * 16);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = gridDim.x, me = blockIdx.x;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < a.stages; i++) { barrier_init(&s.full[i], 1); barrier_init(&s.empty[i], STEP_WARPS); }
+        barrier_fence();
+    }
+    __syncthreads();
+    if (warp == STEP_WARPS) {                                                    /* the stream of weights */
+        if (lane) return;
+        int piece = 0;
+        for (int p = 0; p < a.phases; p++) {
+            const Phase &f = a.program[p];
+            if (f.attention) {
+                const Cached &c = f.cached; const int splits = splits_of(c, a.B, a.longest), items = a.B * (c.splitting * splits + c.K - c.splitting);
+                for (int item = me; item < items; item += G) {
+                    int b, slot, split; int64_t t, j0, j1;
+                    step_item(c, a.B, splits, item, b, slot, split);
+                    const Slot h = c.slots[slot]; const int64_t i = a.position[b];
+                    if (i < 0 || h.live < 0) continue;
+                    split_range(h, i, split, splits, t, j0, j1);
+                    const int64_t from = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E); const uint32_t bytes = uint32_t((j1 - j0) * c.D * sizeof(E));
+                    if (!bytes) continue;
+                    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.keys + from), "r"(bytes) : "memory");
+                    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.values + from), "r"(bytes) : "memory");
+                }
+                continue;
+            }
+            const char *w = f.w; const int K = f.K, Kp = f.Kp, N = f.N, units = f.units, chunk = f.chunk, chunks = f.chunks; const bool direct = f.direct;
+            for (int u = (me + G - f.first % G) % G; u < units; u += G)
+                for (int n = 0; n < chunks; n++, piece++) {
+                    const int stage = piece % a.stages, k0 = n * chunk, k = Kp - k0 < chunk ? Kp - k0 : chunk, rows = direct && N - 8 * u < 8 ? N - 8 * u : 8;
+                    const uint32_t bytes = uint32_t(k * (int)sizeof(E));
+                    char *to = ring + stage * a.stage_bytes;
+                    barrier_wait(&s.empty[stage], piece / a.stages % 2 ^ 1);
+                    barrier_expect(&s.full[stage], rows * bytes);
+                    if (!direct) copy_line(to, w + ((int64_t)u * Kp + k0) * 8 * (int64_t)sizeof(E), 8 * bytes, &s.full[stage]);
+                    else if (chunks == 1) copy_line(to, w + (int64_t)u * 8 * K * (int64_t)sizeof(E), rows * bytes, &s.full[stage]);
+                    else for (int r = 0; r < rows; r++) copy_line(to + r * bytes, w + (((int64_t)u * 8 + r) * K + k0) * (int64_t)sizeof(E), bytes, &s.full[stage]);
+                }
+        }
+        return;
+    }
+    Patience patience; patience.number = a.number; patience.failed = a.failed; patience.left = 1 << 20;
+    auto sync = [] { group_sync(1, STEP_THREADS); };
+    /* tokens: given, or the best of the step before; first phase; rotations; this block's columns of the residual stream */
+    if (warp < a.B) {
+        int id = a.token[warp];
+        if (a.last) {
+            Best best; best.value = -INFINITY; best.id = 0x7FFFFFFF;
+            for (int n = lane; n < G; n += 32) { const Best x = a.last[n * STEP_ROWS + warp]; if (x.value > best.value || (x.value == best.value && x.id < best.id)) best = x; }
+            for (int m = 16; m; m >>= 1) {
+                const float v = __shfl_xor_sync(~0u, best.value, m); const int i = __shfl_xor_sync(~0u, best.id, m);
+                if (v > best.value || (v == best.value && i < best.id)) { best.value = v; best.id = i; }
+            }
+            id = best.id < a.V ? best.id : 0;
+            if (me == 0 && lane == 0 && a.chosen) a.chosen[warp] = id;
+        }
+        if (lane == 0) s.token[warp] = id < 0 ? 0 : id;
+    }
+    for (int x = threadIdx.x; x < (int)(sizeof(Phase) / 4); x += STEP_THREADS) ((int *)&s.phase[0])[x] = ((const int *)a.program)[x];
+    if (a.theta > 0)
+        for (int x = threadIdx.x; x < a.B * (a.D / 2); x += STEP_THREADS) {
+            const int b = x / (a.D / 2), d = x % (a.D / 2); double sine, cosine;
+            sincos((double)a.position[b] * pow(a.theta, -2.0 * d / a.D), &sine, &cosine);
+            s.rotation[b][d] = make_float2((float)cosine, (float)sine);
+        }
+    sync();
+    auto embedded = [&](int b, int c) {
+        float x = b < a.B ? a.wte[(int64_t)s.token[b] * a.C + c] : 0.f;
+        return b < a.B && a.wpe && a.position[b] >= 0 ? x + a.wpe[(int64_t)a.position[b] * a.C + c] : x;
+    };
+    for (int x = threadIdx.x; x < a.units_x * NB * 8; x += STEP_THREADS) {
+        const int n = x / (NB * 8), c = (me + n * G) * 8 + x % 8;
+        if (c < a.C) s.own[n][x % (NB * 8)] = embedded(x / 8 % NB, c);
+    }
+    int piece = 0;
+    for (int p = 0; p < a.phases; p++) {
+        const Phase &f = s.phase[p & 1];
+        CLOCK(0);
+        int next[(sizeof(Phase) / 4 + STEP_THREADS - 1) / STEP_THREADS];
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof next / 4); i++) {
+            const int x = threadIdx.x + i * STEP_THREADS;
+            if (p + 1 < a.phases && x < (int)(sizeof(Phase) / 4)) next[i] = ((const int *)(a.program + p + 1))[x];
+        }
+        if (f.attention) {
+            const Cached &c = f.cached; const int splits = splits_of(c, a.B, a.longest), items = a.B * (c.splitting * splits + c.K - c.splitting);
+            for (int item = me; item < items; item += G) {
+                int b, slot, split;
+                step_item(c, a.B, splits, item, b, slot, split);
+                const Slot h = c.slots[slot];
+                const uint64_t *row = f.in + (int64_t)b * (2 * c.U + c.K) * c.D;
+                auto source = [&](int x) { uint32_t y[1]; await(y, row + x, 1, 1, patience); return __uint_as_float(y[0]); };
+                uint64_t *out = f.out + ((int64_t)b * c.K + h.slot) * MAX_SPLITS * (c.D / 2) * (4 / (int)sizeof(E) == 2 ? 1 : 2);
+                attend<E, 8>(c, h, b, a.position[b], split, h.linear ? 1 : splits, s.rotation[b], s.attend, source, [&](int d, const float (&v)[4], float lse) {
+                    for (int n = h.linear ? 0 : split; n < (h.linear ? splits : split + 1); n++) {      /* a linear head's sum stands in for every split */
+                        if constexpr (is_bf16<E>::value) tell(out + (int64_t)n * (c.D / 2) + d / 2, pack<bf16>(v[0], v[1]), pack<bf16>(v[2], v[3]), __float_as_uint(lse), a.number);
+                        else {
+                            tell(out + (int64_t)n * c.D + d, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(lse), a.number);
+                            tell(out + (int64_t)n * c.D + d + 2, __float_as_uint(v[2]), __float_as_uint(v[3]), __float_as_uint(lse), a.number);
+                        }
+                    }
+                });
+            }
+        } else if (const int first = (me + G - f.first % G) % G; first < f.units || f.output == OUT_LOGITS) {
+            const int K = f.K, Kp = f.Kp, stride = Kp * (int)sizeof(E) + 16;
+            auto fetch = [&](float *to, const float *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory"); };
+            if (f.norm)
+                for (int x = threadIdx.x; x < K / 4; x += STEP_THREADS) { fetch(s.norm_w + 4 * x, f.norm_w + 4 * x); if (f.norm_b) fetch(s.norm_b + 4 * x, f.norm_b + 4 * x); }
+            if (f.bias && f.output != OUT_LOGITS && threadIdx.x < 2 * STEP_PARALLEL) {
+                const int u = first + threadIdx.x / 2 * G;
+                if (u < f.units) fetch(s.bias[threadIdx.x / 2] + threadIdx.x % 2 * 4, f.bias + 8 * u + threadIdx.x % 2 * 4);
+            }
+            /* one thread looks for one word until it is there; then all read theirs, most of which are */
+            if (f.input != IN_EMBEDDING) {
+                if (threadIdx.x == 0) {
+                    const int each = is_bf16<E>::value ? 2 : 1, words = f.input == IN_X ? a.B * K : a.B * K / each, per = f.cached.D / each / 2;
+                    uint32_t y[1];
+                    await(y, f.in + (f.input == IN_HEADS ? ((int64_t)(me % f.cached.K) * MAX_SPLITS + splits_of(f.cached, a.B, a.longest)) * per * 2 - 1 : me * 37 % words), 1, 1, patience);
+                }
+                sync();
+            }
+            CLOCK(1);
+            auto fill = [&](int b, int c, float x) { ((E *)(xs + b * stride))[c] = from_float<E>(x); };
+            if (f.input == IN_EMBEDDING || f.input == IN_X) {                    /* (N1): a row's sums in double, by STEP_THREADS / NB threads */
+                enum { PER = STEP_THREADS / NB };
+                const int b = threadIdx.x / PER, r = threadIdx.x % PER; double sum = 0, squares = 0;
+                for (int c = r; c < K; c += BATCH * PER) {
+                    uint32_t x[BATCH]; const int n = b < a.B ? (K - c + PER - 1) / PER : 0;
+                    if (f.input == IN_X) await(x, f.in + (int64_t)b * K + c, PER, n, patience);
+                    else for (int i = 0; i < BATCH; i++) x[i] = i < n ? __float_as_uint(embedded(b, c + i * PER)) : 0;
+#pragma unroll
+                    for (int i = 0; i < BATCH; i++) if (c + i * PER < K) { const float v = __uint_as_float(x[i]); keep[b * K + c + i * PER] = v; sum += v; squares += (double)v * v; }
+                }
+                for (int m = 16; m; m >>= 1) { sum += __shfl_xor_sync(~0u, sum, m); squares += __shfl_xor_sync(~0u, squares, m); }
+                if (lane == 0) { s.part[warp][0] = sum; s.part[warp][1] = squares; }
+                asm volatile("cp.async.wait_all;" ::: "memory");
+                sync();
+                sum = squares = 0;
+                for (int w = 0; w < PER / 32; w++) { sum += s.part[b * (PER / 32) + w][0]; squares += s.part[b * (PER / 32) + w][1]; }
+                const double mean = sum / K; double variance = squares / K - mean * mean;
+                const float m = (float)mean, deviation = rsqrtf((float)(variance > 0 ? variance : 0) + a.epsilon);
+                for (int c = r; c < K; c += PER) {
+                    const float v = keep[b * K + c];
+                    fill(b, c, !f.norm ? v : (v - m) * deviation * s.norm_w[c] + (f.norm_b ? s.norm_b[c] : 0.f));
+                }
+            } else if (f.input == IN_HIDDEN) {
+                constexpr int each = is_bf16<E>::value ? 2 : 1; const int words = K / each, all = a.B * words;
+                for (int x = threadIdx.x; x < all; x += BATCH * STEP_THREADS) {
+                    uint32_t v[BATCH];
+                    await(v, f.in + x, STEP_THREADS, (all - x + STEP_THREADS - 1) / STEP_THREADS, patience);
+#pragma unroll
+                    for (int i = 0; i < BATCH; i++) {
+                        const int y = x + i * STEP_THREADS;
+                        if (y < all) *(uint32_t *)(xs + y / words * stride + y % words * 4) = v[i];
+                    }
+                }
+            } else {                                                             /* the splits of the heads, put together */
+                const Cached &c = f.cached; constexpr int each = is_bf16<E>::value ? 4 : 2; const int per = c.D / each, splits = splits_of(c, a.B, a.longest), all = a.B * c.K * per;
+                for (int x = threadIdx.x; x < all; x += STEP_THREADS) {
+                    const uint64_t *from = f.in + ((int64_t)(x / per) * MAX_SPLITS * per + x % per) * 2;
+                    uint64_t low[MAX_SPLITS], high[MAX_SPLITS]; bool ready;
+                    do {
+                        ready = true;
+#pragma unroll
+                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) look(from + (int64_t)n * per * 2, low[n], high[n]);
+#pragma unroll
+                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) ready &= uint32_t(high[n] >> 32) == a.number;
+                    } while (!ready && !patience.over());
+                    float top = -INFINITY, sum = 0, y[4] = {};
+#pragma unroll
+                    for (int n = 0; n < MAX_SPLITS; n++)
+                        if (n < splits) {
+                            float v[4] = {};
+                            if constexpr (is_bf16<E>::value) {
+                                v[0] = __uint_as_float((uint32_t)low[n] << 16); v[1] = __uint_as_float((uint32_t)low[n] & 0xFFFF0000u);
+                                v[2] = __uint_as_float(uint32_t(low[n] >> 32) << 16); v[3] = __uint_as_float(uint32_t(low[n] >> 32) & 0xFFFF0000u);
+                            } else { v[0] = __uint_as_float((uint32_t)low[n]); v[1] = __uint_as_float(uint32_t(low[n] >> 32)); }
+                            join(top, sum, y, __uint_as_float((uint32_t)high[n]), v);
+                        }
+                    const float scale = sum > 0 ? 1 / sum : 0; const int b = x / per / c.K, column = x / per % c.K * c.D + x % per * each;
+                    
+#pragma unroll
+                    for (int e = 0; e < each; e++) fill(b, column + e, y[e] * scale);
+                }
+            }
+            for (int x = threadIdx.x; x < (Kp - K) * NB; x += STEP_THREADS) fill(x / (Kp - K), K + x % (Kp - K), 0.f);
+            asm volatile("cp.async.wait_all;" ::: "memory");
+            sync();
+            const int part = lane / 4, quarter = lane % 4 * 8 * (int)sizeof(E);
+            CLOCK(2);
+            if (f.output == OUT_LOGITS) {                                        /* a warp a unit; the best of each row on the way */
+                const int mine = first < f.units ? (f.units - first + G - 1) / G : 0;
+                float best[NB]; int id[NB];
+                for (int b = 0; b < NB; b++) { best[b] = -INFINITY; id[b] = 0x7FFFFFFF; }
+                for (int n = warp; n < mine; n += STEP_WARPS) {
+                    float acc[NB < 4 ? 4 : NB] = {}, acc2[NB < 4 ? 4 : NB] = {};
+                    for (int q = 0; q < f.chunks; q++) {
+                        const int x = piece + n * f.chunks + q, stage = x % a.stages, k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
+                        barrier_wait(&s.full[stage], x / a.stages % 2);
+                        const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
+                        int g = 0;
+                        for (; g + 2 <= k / 32; g += 2) {
+                            unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+                            unit_product<E, NB>(acc2, w + (g + 1) * 32 * sizeof(E), v + (g + 1) * 32 * sizeof(E), stride, lane);
+                        }
+                        if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+                        __syncwarp();
+                        if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(&s.empty[stage])), "r"((int)STEP_WARPS) : "memory");
+                    }
+                    const int v = (first + n * G) * 8;
+                    auto offer = [&](int b, int column, float y) {
+                        if (b >= a.B || v + column >= f.N) return;
+                        a.logits[(int64_t)b * a.V + v + column] = y;
+#pragma unroll
+                        for (int k = 0; k < NB; k++) if (k == b && (y > best[k] || (y == best[k] && v + column < id[k]))) { best[k] = y; id[k] = v + column; }
+                    };
+                    if constexpr (is_bf16<E>::value) {
+                        if (part < NB) { offer(part, lane % 4 * 2, acc[0] + acc2[0]); offer(part, lane % 4 * 2 + 1, acc[1] + acc2[1]); }
+                    } else {
+#pragma unroll
+                        for (int b = 0; b < NB; b++) {
+                            float y = acc[b] + acc2[b];
+                            y += __shfl_xor_sync(~0u, y, 1); y += __shfl_xor_sync(~0u, y, 2);
+                            if (lane % 4 == 0) offer(b, part, y);
+                        }
+                    }
+                }
+                piece += mine * f.chunks;
+#pragma unroll
+                for (int b = 0; b < NB; b++) {
+                    for (int m = 16; m; m >>= 1) {
+                        const float v = __shfl_xor_sync(~0u, best[b], m); const int i = __shfl_xor_sync(~0u, id[b], m);
+                        if (v > best[b] || (v == best[b] && i < id[b])) { best[b] = v; id[b] = i; }
+                    }
+                    if (lane == 0) { s.best[warp][b].value = best[b]; s.best[warp][b].id = id[b]; }
+                }
+                sync();
+                if (threadIdx.x < NB) {
+                    Best x = s.best[0][threadIdx.x];
+                    for (int w = 1; w < STEP_WARPS; w++) { const Best y = s.best[w][threadIdx.x]; if (y.value > x.value || (y.value == x.value && y.id < x.id)) x = y; }
+                    a.best[me * STEP_ROWS + threadIdx.x] = x;
+                }
+            } else {
+                for (int u = first, done = 0; u < f.units; u += G, done++) {
+                    float acc[NB < 4 ? 4 : NB] = {};
+                    for (int q = 0; q < f.chunks; q++, piece++) {
+                        const int stage = piece % a.stages, k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
+                        barrier_wait(&s.full[stage], piece / a.stages % 2);
+                        const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
+                        for (int g = warp; g < k / 32; g += STEP_WARPS) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+                        barrier_release(&s.empty[stage]);
+                    }
+                    float *to = s.red[done % STEP_PARALLEL][warp];
+                    if constexpr (is_bf16<E>::value) { if (part < NB) *(float2 *)(to + part * 8 + lane % 4 * 2) = make_float2(acc[0], acc[1]); }
+                    else
+#pragma unroll
+                        for (int b = 0; b < NB; b++) {
+                            float y = acc[b];
+                            y += __shfl_xor_sync(~0u, y, 1); y += __shfl_xor_sync(~0u, y, 2);
+                            if (lane % 4 == 0) to[b * 8 + part] = y;
+                        }
+                    if (done % STEP_PARALLEL + 1 < STEP_PARALLEL && u + G < f.units) continue;
+                    CLOCK(3);
+                    sync();
+                    const int begin = done / STEP_PARALLEL * STEP_PARALLEL, count = (done - begin + 1) * NB * 8;
+                    for (int x0 = 0; x0 < count; x0 += STEP_THREADS) {
+                        const int x = x0 + threadIdx.x, n = x / (NB * 8), b = x / 8 % NB, v = (first + (begin + n) * G) * 8 + x % 8; const bool in = x < count && b < a.B && v < f.N;
+                        float y = 0;
+                        if (x < count) for (int w = 0; w < STEP_WARPS; w++) y += s.red[n][w][x % (NB * 8)];
+                        if (in && f.bias) y += begin ? f.bias[v] : s.bias[n][x % 8];
+                        if (f.output == OUT_QKV) { if (in) tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number); }
+                        else if (f.output == OUT_X) {
+                            if (in) { y += s.own[begin + n][x % (NB * 8)]; s.own[begin + n][x % (NB * 8)] = y; tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number); }
+                        } else {
+                            y = activate(y, f.act);
+                            if constexpr (is_bf16<E>::value) {
+                                const float z = __shfl_down_sync(~0u, y, 1);
+                                if (in && x % 2 == 0) tell(f.out + ((int64_t)b * f.N + v) / 2, pack<bf16>(y, z), a.number);
+                            } else if (in) tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number);
+                        }
+                    }
+                    sync();
+                }
+            }
+        }
+        CLOCK(4);
+#pragma unroll
+        for (int i = 0; i < (int)(sizeof next / 4); i++) {
+            const int x = threadIdx.x + i * STEP_THREADS;
+            if (p + 1 < a.phases && x < (int)(sizeof(Phase) / 4)) ((int *)&s.phase[(p + 1) & 1])[x] = next[i];
+        }
+        sync();
+    }
+#endif
+}
+
+/* w [K,N] -> units of eight columns, chunks of their inner index: out [unit,chunk,8,k], zeros for k >= K and columns past N */
+template <class E> __global__ void step_pack(E *out, const float *w, int K, int Kp, int N, int units, int chunk)
+{
+    __shared__ float tile[32][33];
+    const int k0 = blockIdx.x * 32, n0 = blockIdx.y * 32;
+    for (int y = threadIdx.y; y < 32; y += 8) tile[y][threadIdx.x] = k0 + y < K && n0 + (int)threadIdx.x < N ? w[(int64_t)(k0 + y) * N + n0 + threadIdx.x] : 0.f;
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8) {
+        const int n = n0 + y, k = k0 + threadIdx.x, q = k / chunk, size = Kp - q * chunk < chunk ? Kp - q * chunk : chunk;
+        if (n < units * 8 && k < Kp) out[(int64_t)(n / 8) * Kp * 8 + (int64_t)q * chunk * 8 + (int64_t)(n % 8) * size + (k - q * chunk)] = from_float<E>(tile[threadIdx.x][y]);
+    }
+}
+
+/* ---- what decoding derives from a layer's heads: slots, and tables of the patterns as far as a session goes ---- */
+int64_t ring_rows_of(const gpts_heads *heads, size_t s, int64_t capacity)
+{
+    const int64_t S = (int64_t)heads->S, W = heads->tail_start ? heads->tail_start[s] : S, rows = (((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS + 1) * TILE_ROWS;
+    return W < S && rows < capacity ? rows : capacity;
+}
+bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t capacity, Prepared &pre)
+{
+    int64_t T = capacity; bool exact = false;
+    for (size_t s = 0; s < heads->n; s++) exact |= !heads->tail_start || (size_t)heads->tail_start[s] >= heads->S;
+    if (exact && T > (int64_t)heads->S) T = (int64_t)heads->S;
+    gpts_gpu_attention a; unsigned char wide[256];
+    memset(&a, 0, sizeof a);
+    a.type = g.type; a.D = (int)heads->D; a.B = 1; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0; a.kind = plan.kind; a.wide = wide;
+    a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho; a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.stream = g.stream;
+    if (plan.decode_T == T && plan.slots) { a.prepared = plan.decode; pre = prepared_layout(&a, (int)heads->n); if (plan.capacity == capacity) return true; }
+    else if (heads->n) {
+        const size_t need = gpts_gpu_attention_prepared_size(&a);
+        cudaStreamSynchronize(g.stream);
+        if (plan.decode) cudaFree(plan.decode);
+        plan.decode = 0; plan.decode_T = 0;
+        if (!fine(g, cudaMalloc(&plan.decode, need), "the tables of a session")) { plan.decode = 0; return false; }
+        a.prepared = plan.decode; a.prepared_bytes = need;
+        if (gpts_gpu_attention_prepare(&a) != GPTS_GPU_OK) { fail(g, GPTS_UNSUPPORTED, "%s%s", a.error, ""); return false; }
+        pre = prepared_layout(&a, (int)heads->n);
+    }
+    plan.decode_T = T;
+    std::vector<Slot> list; std::vector<int> ring(heads->n);
+    int at = 0;
+    for (size_t s = 0; s < heads->n; s++) { ring[s] = at; at += (int)ring_rows_of(heads, s, capacity); }
+    for (int linear = 0; linear < 2; linear++) {
+        for (size_t k = 0; k < heads->K; k++) {
+            Slot h; memset(&h, 0, sizeof h);
+            h.slot = (int)k; h.live = heads->live_slot[k]; h.fixed = heads->static_slot[k];
+            if (h.fixed >= 0) {
+                const int64_t W = heads->tail_start ? heads->tail_start[h.fixed] : (int64_t)heads->S;
+                h.linear = W < (int64_t)heads->S; h.ring = ring[h.fixed]; h.rows = (int)ring_rows_of(heads, (size_t)h.fixed, capacity);
+                h.reach = h.linear ? int(((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS) : 1 << 30; h.shift = h.linear ? int(h.reach * TILE_ROWS + 1 - W) : 0;
+            }
+            if (h.linear == linear) list.push_back(h);
+        }
+        if (!linear) plan.splitting = (int)list.size();
+    }
+    if (!plan.slots && !fine(g, cudaMalloc((void **)&plan.slots, 256 * sizeof(Slot)), "the heads of a session")) { plan.slots = 0; return false; }
+    if (!fine(g, cudaMemcpyAsync(plan.slots, list.data(), list.size() * sizeof(Slot), cudaMemcpyHostToDevice, g.stream), "the heads of a session") ||
+        !fine(g, cudaStreamSynchronize(g.stream), "the heads of a session")) return false;
+    plan.capacity = capacity;
+    return true;
+}
+bool cached_of(Gpu &g, Cached &c, const gpts_heads *heads, const gpts_cache *cache, double scale, double theta)
+{
+    HeadsPlan *plan = plan_of(g, heads);
+    memset(&c, 0, sizeof c);
+    if (!plan || !decode_tables(g, *plan, heads, (int64_t)cache->capacity, c.pre)) return false;
+    if (heads->n && heads->R > MAX_TERMS) { fail(g, GPTS_UNSUPPORTED, "%s%s", "a tail of more than 64 terms", ""); return false; }
+    c.U = (int)heads->U; c.n = (int)heads->n; c.K = (int)heads->K; c.D = (int)heads->D; c.R = heads->tail_start ? (int)heads->R : 0; c.splitting = plan->splitting;
+    c.capacity = (int64_t)cache->capacity; c.ring_rows = (int64_t)cache->ring_rows; c.state_size = (int64_t)cache->state_size;
+    c.keys = cache->keys; c.values = cache->values; c.ring = cache->ring; c.state = cache->state;
+    c.slots = plan->slots; c.coef = heads->tail_coef; c.decay = heads->tail_decay; c.scale = (float)scale; c.theta = heads->U ? theta : 0;
+    return true;
+}
+
+void gpu_cache_fill(void *device, const gpts_heads *heads, gpts_cache *cache, const void *qkv, const int32_t *length, size_t T)
+{
+    Gpu &g = gpu_of(device); Fill f;
+    if (!heads->K || !cached_of(g, f.c, heads, cache, 1, 0)) return;
+    f.qkv = qkv; f.length = length; f.B = (int64_t)cache->B; f.T = (int64_t)T;
+    const bool wide = heads->D % 8 == 0;
+    const int64_t rows = f.B * f.T * f.c.K;
+    BY_TYPE(g, wide, (fill_rows<E, W><<<grid(rows * (W == 8 ? f.c.D / 8 : 32), 256), 256, 0, g.stream>>>(f)));
+    const int linear = f.c.K - f.c.splitting;
+    if (linear) BY_TYPE(g, false, (fill_states<E><<<(unsigned)(f.B * linear * ((f.c.R + FILL_TERMS - 1) / FILL_TERMS)), STEP_THREADS * W, 0, g.stream>>>(f)));
+    launched(g, "cache_fill");
+}
+void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv, const int32_t *position, double scale, double theta)
+{
+    Gpu &g = gpu_of(device); Decode d; memset(&d, 0, sizeof d);
+    if (!heads->K || !cached_of(g, d.c, heads, cache, scale, theta)) return;
+    const int64_t items = (int64_t)cache->B * d.c.K; const int splits = (int)(4 * processor_count() / items);
+    d.splits = splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits;
+    const size_t parts = (size_t)(items * d.splits * (d.c.D + 4)) * 4, room = (parts + 255) / 256 * 256;
+    char *work = scratch<char>(g, SCRATCH_ATTENTION, room + (size_t)items * 4);
+    if (!work) return;
+    d.qkv = qkv; d.y = y; d.position = position; d.parts = (float *)work; d.arrived = (int *)(work + room);
+    if (d.splits > 1) fine(g, cudaMemsetAsync(d.arrived, 0, (size_t)items * 4, g.stream), "attention_decode");
+    const bool wide = heads->D % 8 == 0 && (theta <= 0 || heads->D % 16 == 0);
+    BY_TYPE(g, wide, (decode_heads<E, W><<<(unsigned)(items * d.splits), STEP_THREADS, 0, g.stream>>>(d)));
+    launched(g, "attention_decode");
+}
+
+/* ---- the plan of a session's steps: the program, the words, the weights as the blocks read them ---- */
+struct StepPlan {
+    std::vector<Phase> phases; std::vector<int> matrix;                         /* the tensor that a phase's weights come from, or -1 */
+    char *memory; size_t words, weights, program;                               /* offsets */
+    int *failed; bool registered; uint32_t number; unsigned version; int units_x, row, stages, bytes; bool ready;
+};
+enum { STEP_STAGE = 12288 };
+
+template <class E> const void *step_kernel(int B)
+{
+#ifdef STEP_QUICK
+    return (const void *)step_run<E, 1>;
+#else
+    return B == 1 ? (const void *)step_run<E, 1> : (const void *)step_run<E, 8>;
+#endif
+}
+
+/* a Hopper device and code for sm_90a in this build: elsewhere step_run is empty */
+bool step_possible()
+{
+    int device = 0, major = 0, cooperative = 0; cudaFuncAttributes f;
+    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
+           cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && cooperative &&
+           cudaFuncGetAttributes(&f, step_run<bf16, 1>) == cudaSuccess && f.ptxVersion >= 90;
+}
+/* whether the step can run in one launch here; fills p.phases, but for addresses, which are offsets until `base` is known */
+bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
+{
+    gpts_model *m = s->model; const gpts_config &config = m->config;
+    const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size; const int es = (int)g.size(), G = processor_count();
+    if (s->B > STEP_ROWS || !step_possible() || C % 32 || C > STEP_C || D % 16 || D > MAX_D || F % 8 || (C / 8 + G - 1) / G > STEP_PARALLEL) return false;
+    size_t at = 0; int64_t widest = C; const uint64_t *x = 0;
+    auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 127) / 128 * 128; return o; };
+    auto words = [&](size_t count) { return (uint64_t *)(take(count * 8) + 1); };            /* + 1: tells an offset from NULL */
+    auto data = [&](size_t l, gpts_parameter kind) { const int32_t t = m->layers[l].tensor[kind]; return t < 0 ? (const float *)0 : m->tensors[t].data; };
+    auto product = [&](int input, int output, int64_t K, int64_t N, const float *bias, int act, int matrix) -> Phase & {
+        Phase f; memset(&f, 0, sizeof f);
+        f.input = input; f.output = output; f.act = act; f.K = (int)K; f.Kp = (int)((K + 31) / 32 * 32); f.N = (int)N; f.units = (int)((N + 7) / 8); f.bias = bias;
+        const int most = STEP_STAGE / (8 * es);
+        f.chunks = (f.Kp + most - 1) / most; f.chunk = ((f.Kp + f.chunks - 1) / f.chunks + 31) / 32 * 32; f.chunks = (f.Kp + f.chunk - 1) / f.chunk;
+        f.first = output == OUT_X ? 0 : (int)(C / 8 % G); f.direct = output == OUT_LOGITS;
+        if (f.Kp > widest) widest = f.Kp;
+        p.phases.push_back(f); p.matrix.push_back(matrix);
+        return p.phases.back();
+    };
+    auto normed = [&](Phase &f, const float *w, const float *b) { f.norm = w != 0; f.norm_w = w; f.norm_b = b; f.in = x; f.input = x ? IN_X : IN_EMBEDDING; };
+    for (size_t l = 0; l < (size_t)config.n_layer; l++) {
+        const gpts_layer &y = m->layers[l]; const gpts_heads &h = y.heads;
+        if (y.window > 1 || y.hidden % 8 || (!y.hidden && !h.K)) return false;
+        const int64_t K = (int64_t)h.K * D, N = (2 * (int64_t)h.U + (int64_t)h.K) * D, inner = (int64_t)y.hidden;
+        if (y.hidden) {
+            Phase &f = product(IN_X, OUT_HIDDEN, C, inner, data(l, GPTS_P_APPROX_FC_B), config.approx_activation, y.tensor[GPTS_P_APPROX_FC_W]);
+            normed(f, data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B)); const uint64_t *hidden = f.out = words(s->B * inner);
+            Phase &o = product(IN_HIDDEN, OUT_X, inner, C, data(l, GPTS_P_APPROX_PROJ_B), 0, y.tensor[GPTS_P_APPROX_PROJ_W]);
+            o.in = hidden; x = o.out = words(s->B * C);
+        } else {
+            Phase &f = product(IN_X, OUT_QKV, C, N, data(l, GPTS_P_ATTN_B), 0, y.tensor[GPTS_P_ATTN_W]);
+            normed(f, data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B)); const uint64_t *qkv = f.out = words(s->B * N);
+            Phase a; memset(&a, 0, sizeof a);
+            a.attention = 1; a.in = qkv; const uint64_t *parts = a.out = words(s->B * h.K * MAX_SPLITS * D / (es == 2 ? 2 : 1));
+            if (!cached_of(g, a.cached, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D), config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
+            p.phases.push_back(a); p.matrix.push_back(-1);
+            Phase &o = product(IN_HEADS, OUT_X, K, C, data(l, GPTS_P_ATTN_PROJ_B), 0, y.tensor[GPTS_P_ATTN_PROJ_W]);
+            o.in = parts; o.cached = a.cached; x = o.out = words(s->B * C);
+        }
+        if (!F) continue;
+        Phase &f = product(IN_X, OUT_HIDDEN, C, F, data(l, GPTS_P_MLP_FC_B), config.activation, y.tensor[GPTS_P_MLP_FC_W]);
+        normed(f, data(l, GPTS_P_LN_2_W), data(l, GPTS_P_LN_2_B)); const uint64_t *hidden = f.out = words(s->B * F);
+        Phase &o = product(IN_HIDDEN, OUT_X, F, C, data(l, GPTS_P_MLP_PROJ_B), 0, y.tensor[GPTS_P_MLP_PROJ_W]);
+        o.in = hidden; x = o.out = words(s->B * C);
+    }
+    Phase &f = product(IN_X, OUT_LOGITS, C, V, 0, 0, -1);
+    const float *w = 0, *b = 0;
+    for (size_t i = 0; i < m->n_tensors; i++) { if (m->tensors[i].kind == GPTS_P_LN_F_W) w = m->tensors[i].data; if (m->tensors[i].kind == GPTS_P_LN_F_B) b = m->tensors[i].data; }
+    normed(f, w, b);
+    p.words = at;
+    const size_t logits = take(s->B * V * 4), best = take((size_t)2 * G * STEP_ROWS * sizeof(Best)), chosen = take(1);
+    (void)logits; (void)best; (void)chosen;
+    p.weights = at;
+    for (size_t i = 0; i < p.phases.size(); i++)
+        if (p.matrix[i] >= 0) p.phases[i].w = (const char *)(take((size_t)p.phases[i].units * 8 * p.phases[i].Kp * es) + 1);
+    p.program = take(p.phases.size() * sizeof(Phase));
+    int limit = 0;
+    cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, g.device);
+    const int NB = s->B == 1 ? 1 : 8; const int64_t row = widest * es + 16, fixed = NB * row + NB * C * 4 + (int64_t)sizeof(StepShared) + 256;
+    p.row = (int)row; p.stages = (int)((limit - fixed) / STEP_STAGE); p.units_x = (int)((C / 8 + G - 1) / G);
+    if (p.stages > STEP_STAGES) p.stages = STEP_STAGES;
+    if (limit < fixed || p.stages < 3) return false;
+    p.bytes = (int)(p.stages * STEP_STAGE + fixed);
+    void *memory = 0;
+    if (cudaMalloc(&memory, at) != cudaSuccess || cudaHostAlloc((void **)&p.failed, sizeof(int), cudaHostAllocMapped) != cudaSuccess) { cudaGetLastError(); if (memory) cudaFree(memory); return false; }
+    p.memory = (char *)memory; *p.failed = 0;
+    auto place = [&](auto &q) { if (q) q = (std::remove_reference_t<decltype(q)>)(p.memory + ((uintptr_t)q - 1)); };
+    for (size_t i = 0; i < p.phases.size(); i++) { place(p.phases[i].in); place(p.phases[i].out); place(p.phases[i].w); }
+    p.registered = cudaHostRegister(s->logits, s->B * (size_t)V * 4, cudaHostRegisterDefault) == cudaSuccess;
+    cudaGetLastError();
+    const void *kernel = es == 2 ? step_kernel<bf16>(NB) : step_kernel<float>(NB);
+    return fine(g, cudaMemsetAsync(p.memory, 0, p.words, g.stream), "the words of a step") &&
+           fine(g, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.bytes), "a step's shared memory");
+}
+/* weights and program follow the model's parameters */
+void step_refresh(Gpu &g, gpts_session *s, StepPlan &p)
+{
+    gpts_model *m = s->model; char *base; Memory *memory = memory_of(g, m->parameters, &base);
+    if (p.number && memory && memory->version == p.version) return;
+    for (size_t i = 0; i < p.phases.size(); i++) {
+        Phase &f = p.phases[i];
+        if (f.output == OUT_LOGITS && !f.attention) { f.w = (const char *)factor(g, m->config.tie_word_embeddings ? m->tensors[0].data : m->tensors[m->n_tensors - 1].data); continue; }
+        if (p.matrix[i] < 0) continue;
+        const dim3 blocks((unsigned)(f.Kp / 32), (unsigned)((f.units * 8 + 31) / 32)), threads(32, 8);
+        const float *w = m->tensors[p.matrix[i]].data;
+        if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<blocks, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.w, w, f.K, f.Kp, f.N, f.units, f.chunk);
+        else step_pack<float><<<blocks, threads, 0, g.stream>>>((float *)(uintptr_t)f.w, w, f.K, f.Kp, f.N, f.units, f.chunk);
+    }
+    launched(g, "the weights of a step");
+    fine(g, cudaMemcpyAsync(p.memory + p.program, p.phases.data(), p.phases.size() * sizeof(Phase), cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    fine(g, cudaStreamSynchronize(g.stream), "the program of a step");
+    if (memory) p.version = memory->version;
+}
+void gpu_step_end(void *device, gpts_session *s)
+{
+    Gpu &g = gpu_of(device); StepPlan *p = (StepPlan *)s->plan;
+    if (!p) return;
+    cudaStreamSynchronize(g.stream);
+    if (p->registered) cudaHostUnregister(s->logits);
+    if (p->memory) cudaFree(p->memory);
+    if (p->failed) cudaFreeHost(p->failed);
+    cudaGetLastError();
+    delete p;
+    s->plan = 0;
+}
+/* n tokens more a row: ids [B], then each row's likeliest, which are written to more [n-1,B] */
+gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n, int32_t *more)
+{
+    Gpu &g = gpu_of(device); gpts_model *m = s->model;
+    if (s->B > STEP_ROWS) return GPTS_UNSUPPORTED;
+    if (!s->plan) {
+        StepPlan *p = new (std::nothrow) StepPlan();
+        if (!p) return GPTS_UNSUPPORTED;
+        s->plan = p; p->ready = step_build(g, s, *p);
+        if (g.status != GPTS_OK) return GPTS_DEVICE;
+    }
+    StepPlan &p = *(StepPlan *)s->plan;
+    if (!p.ready) return GPTS_UNSUPPORTED;
+    step_refresh(g, s, p);
+    const size_t V = (size_t)m->config.vocab_size; const int G = processor_count();
+    const int64_t B = (int64_t)s->B;
+    Step a; memset(&a, 0, sizeof a);
+    a.program = (const Phase *)(p.memory + p.program); a.phases = (int)p.phases.size(); a.B = (int)B; a.C = (int)m->config.n_embd; a.V = (int)V;
+    a.stages = p.stages; a.stage_bytes = STEP_STAGE; a.row_bytes = p.row; a.units_x = p.units_x; a.epsilon = (float)m->config.layer_norm_epsilon;
+    a.theta = m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0; a.D = a.C / (int)m->config.n_head;
+    a.wte = m->tensors[0].data; a.wpe = m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0;
+    auto up = [](size_t x) { return (x + 127) / 128 * 128; };
+    a.logits = (float *)(p.memory + p.words); Best *best = (Best *)(p.memory + p.words + up(s->B * V * 4)); a.failed = p.failed;
+    int32_t *chosen = 0;
+    if (n > 1 && !(chosen = scratch<int32_t>(g, SCRATCH_ROWS, (n - 1) * s->B * 4))) return gpu_status(device, m->error);
+    const void *kernel = g.type == GPTS_GPU_BF16 ? step_kernel<bf16>((int)B) : step_kernel<float>((int)B);
+#ifdef STEP_CLOCK
+    static long long *clocks; if (!clocks) cudaMalloc((void **)&clocks, 132 * 64 * 8 * 8);
+    a.clocks = clocks;
+    if (getenv("STEP_PHASES")) a.phases = atoi(getenv("STEP_PHASES"));
+    static int calls; calls++;
+#endif
+    for (size_t i = 0; i < n; i++) {
+        a.number = ++p.number; a.longest = 0;
+        for (int64_t b = 0; b < B; b++) {
+            const bool rests = ids[b] < 0;
+            a.token[b] = i || rests ? 0 : ids[b]; a.position[b] = rests ? -1 : s->position[b] + (int32_t)i;
+            if (a.position[b] >= a.longest) a.longest = a.position[b] + 1;
+        }
+        for (int64_t b = B; b < STEP_ROWS; b++) a.position[b] = -1;
+        a.last = i ? best + (p.number - 1) % 2 * G * STEP_ROWS : 0; a.best = best + p.number % 2 * G * STEP_ROWS; a.chosen = i ? chosen + (i - 1) * s->B : 0;
+        void *arguments[1] = { &a };
+        if (!fine(g, cudaLaunchCooperativeKernel(kernel, dim3((unsigned)G), dim3(STEP_THREADS + 32), arguments, (size_t)p.bytes, g.stream), "a step")) break;
+    }
+#ifdef STEP_CLOCK
+    if (calls == 3 && !getenv("STEP_PHASES")) {
+        static long long h[132][64][8]; cudaMemcpy(h, clocks, sizeof h, cudaMemcpyDeviceToHost);
+        for (int b = 0; b < 132; b += 37) for (int p2 = 0; p2 < 17 && p2 < a.phases; p2++)
+            printf("block %3d phase %2d %s: begin %7lld  canary %5lld  ready %5lld  products %5lld  end %5lld\n", b, p2, p.phases[p2].attention ? "A" : p.phases[p2].output == OUT_QKV ? "Q" : p.phases[p2].output == OUT_HIDDEN ? "F" : p.phases[p2].output == OUT_X ? "X" : "L",
+                   h[b][p2][0] - h[b][0][0], h[b][p2][1] - h[b][p2][0], h[b][p2][2] - h[b][p2][0], h[b][p2][3] - h[b][p2][0], h[b][p2][4] - h[b][p2][0]);
+    }
+#endif
+    if (n > 1) fine(g, cudaMemcpyAsync(more, chosen, (n - 1) * s->B * 4, cudaMemcpyDeviceToHost, g.stream), "a step");
+    gpu_download(device, s->logits, a.logits, s->B * V * 4);
+    if (*p.failed) { *p.failed = 0; fail(g, GPTS_DEVICE, "%s%s", "a step waited too long for a part of itself", ""); }
+    return gpu_status(device, m->error);
+}
 
 /* ---- replay: a step's work is queued once as it is, once into a graph, and from then on launched as one -------------------------- */
 int gpu_replay_begin(void *device, const void *key, size_t bytes)
@@ -3514,8 +4658,9 @@ void gpu_table(Gpu &g)
     o.activation_forward = gpu_activation_forward; o.activation_backward = gpu_activation_backward; o.activation_exchange = gpu_activation_exchange;
     o.add_forward = gpu_add_forward; o.add_backward = gpu_add_backward; o.window_forward = gpu_window_forward; o.window_backward = gpu_window_backward;
     o.attention_forward = gpu_attention_forward; o.attention_backward = gpu_attention_backward;
-    o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode;
-    o.logits = gpu_logits; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
+    o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode; o.step_end = gpu_step_end;
+    if (getenv("GPTS_STEP")) o.step = gpu_step;
+    o.logits = gpu_logits; o.likeliest = gpu_likeliest; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
 }
 gpts_status refuse(gpts_model *m, gpts_status status, const char *format, ...)
 {

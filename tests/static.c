@@ -249,7 +249,7 @@ static void decoding_equals_prefill(void)
         cache.B = B; cache.capacity = T;
         gptsi_static_cache_size(&h.heads, T, &cache.ring_rows, &cache.state_size);
         t_equal(cache.ring_rows, c ? (start[c] + 62) / 64 * 64 + 64 : T);
-        t_equal(cache.state_size, c ? 6 * D : 0);
+        t_equal(cache.state_size, c ? 6 * (D + 2) : 0);
         cache.ring = reals(B * cache.ring_rows * D); cache.state = reals(B * cache.state_size);
         t_status(gptsi_static_prepare(&h.heads, T, NULL, NULL), GPTS_OK);
         gptsi_static_forward(&h.heads, 0, T, v, D, y, D, h.scratch, gptsi_static_scratch(&h.heads));
