@@ -274,6 +274,8 @@ typedef struct gpts_layer {
    upload and download.  A table may leave out (NULL) what is marked optional: the model
    then composes it of the others.                                                     */
 
+typedef enum gpts_precision { GPTS_PRECISION_FULL = 0, GPTS_PRECISION_BF16 = 1 } gpts_precision;
+
 typedef struct gpts_dropout { double rate; uint64_t seed, step; uint32_t layer, site; } gpts_dropout;
 
 typedef struct gpts_cache {                   /* one layer of a session; all but `state` are activations */
@@ -301,6 +303,9 @@ typedef struct gpts_ops {
     void (*copy)(void *device, void *to, const void *from, size_t bytes);      /* may overlap  */
     void (*zero)(void *device, void *memory, size_t bytes);
     gpts_status (*status)(void *device, char *error);         /* first failure since the last call */
+    /* optional: see gpts_model_precision; keep: a session is about to read these weights      */
+    gpts_status (*precision)(void *device, gpts_precision precision);
+    gpts_status (*keep)(void *device, const gpts_real *parameters, size_t n);
     /* optional: act(arg), with the device's workers gathered once for all its operations */
     gpts_status (*together)(void *device, gpts_status (*act)(void *arg), void *arg);
     /* optional, where every operation is queued: what follows up to replay_end is the same work as ever under this key.  1: it
@@ -419,6 +424,13 @@ GPTS_API void gpts_model_free(gpts_model *model);
 /* The model's tensors go to another table of operations, and its work is done there from now on.
    Its trainer follows at its next call; sessions are made afterwards.  Nothing changes on failure. */
 GPTS_API gpts_status gpts_model_move(gpts_model *model, const gpts_ops *ops, void *device);
+
+/* BF16: products of matrices (linear layers, logits, their gradients) round their operands to
+   bfloat16, to nearest, and add up in floats; weights, gradients, moments and everything else
+   stay floats.  A session then reads a copy of the weights in bfloat16, made anew after an
+   update; weights that you change yourself afterwards: set the precision again.  For floats
+   on the CPU; elsewhere UNSUPPORTED.                                                     */
+GPTS_API gpts_status gpts_model_precision(gpts_model *model, gpts_precision precision);
 
 /* A named parameter, NULL if there is none. */
 GPTS_API gpts_tensor *gpts_model_tensor(const gpts_model *model, const char *name);
@@ -1226,15 +1238,21 @@ static gpts_status gptsi_crew_gather(gptsi_crew *crew, int threads, gptsi_act ac
    cells     p = exp(p - lse), ds = p (ds - delta)
    gelu      y = g(x), or y = dy g'(x) if dy; the form with tanh
    gelu_erf  the same with the normal distribution, in float only; NULL: by libm
+   halve     a packed operand [K,width] rounded to bfloat16, in place: NULL: not at all; with
+             pair = 2 two values of k share a cell, the lower one below (odd K: zeros)
+   rows_half, dot_half   rows_mul, dot with b, y in bfloat16
    adamw     (O2); f = { gscale, 1 - rate decay, beta1, 1 - beta1, beta2, 1 - beta2,
              rate / (1 - beta1^step), 1 / sqrt(1 - beta2^step), epsilon }                 */
 typedef struct gptsi_kernels {
     const char *name;
-    size_t rows, lanes;
+    size_t rows, lanes, pair;                             /* pair: values of k in one cell of a packed operand */
     void (*tile[3])(size_t K, const gpts_real *a, size_t as, const gpts_real *b, size_t bs,
                     gpts_real *c, size_t cs, const gpts_real *add, size_t ds);
     void (*rows_mul)(gpts_real *y, size_t n, const gpts_real *b, size_t bs, const gpts_real *a, size_t K);
     gpts_real (*dot)(const gpts_real *x, const gpts_real *y, size_t n);
+    void (*halve)(gpts_real *x, size_t width, size_t K);
+    void (*rows_half)(gpts_real *y, size_t n, const uint16_t *b, size_t bs, const gpts_real *a, size_t K);
+    gpts_real (*dot_half)(const gpts_real *x, const uint16_t *y, size_t n);
     double (*dot_double)(const double *x, const double *y, size_t n);
     gpts_real (*sum)(const gpts_real *x, size_t n);
     gpts_real (*maximum)(const gpts_real *x, size_t n);
@@ -1254,7 +1272,9 @@ typedef struct gptsi_cpu {
     unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
     size_t scratch_bytes;
     const gptsi_kernels *kernels;                         /* inner loops for this processor: `table` */
-    gptsi_kernels table;
+    gptsi_kernels table, narrow;                          /* narrow: the same, products in bfloat16 */
+    int bf16;                                             /* gpts_model_precision */
+    const gpts_real *wide; uint16_t *kept; size_t n_kept; /* a session's weights: wide[i] rounded is kept[i] */
     gpts_ops ops;                                         /* the model's operations (@@MODEL) */
     gpts_real *block;                                     /* the loss's block of logits */
     size_t block_bytes;
@@ -1304,6 +1324,25 @@ static const gpts_real gptsi_tail[10] = {
 #  define GPTSI_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+/* The nearest bfloat16 (ties to even) of a float's bits, in the upper half; NaN stays NaN. */
+static uint32_t gptsi_round_half(uint32_t bits)
+{
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits | 0x400000u) & 0xffff0000u;
+    return (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+}
+static void gptsi_halve_base(gpts_real *x, size_t width, size_t K)
+{
+    size_t i;
+    for (i = 0; i < width * K; i++) {
+        float f = (float)x[i];
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof f);
+        bits = gptsi_round_half(bits);
+        memcpy(&f, &bits, sizeof f);
+        x[i] = (gpts_real)f;
+    }
+}
+
 #ifdef GPTSI_VECTORS
 #if defined(__clang__) || __GNUC__ >= 12
 #  define GPTSI_SHUFFLE 1                                     /* __builtin_shufflevector */
@@ -1345,6 +1384,8 @@ typedef gpts_real gptsi_v_##isa __attribute__((vector_size(BYTES)));            
 typedef gpts_real gptsi_u_##isa __attribute__((vector_size(BYTES), aligned(sizeof(gpts_real)), may_alias)); \
 typedef __typeof__(*(gptsi_v_##isa *)0 == *(gptsi_v_##isa *)0) gptsi_i_##isa;                \
 typedef gptsi_bits gptsi_w_##isa __attribute__((vector_size(BYTES)));                        \
+typedef uint16_t gptsi_h_##isa __attribute__((vector_size(2 * BYTES / sizeof(gpts_real))));  \
+typedef uint16_t gptsi_g_##isa __attribute__((vector_size(2 * BYTES / sizeof(gpts_real)), aligned(2), may_alias)); \
 enum { GPTSI_L_##isa = BYTES / (int)sizeof(gpts_real) };                                     \
 GPTSI_TILE(isa, ROWS, 1, attribute)                                                          \
 GPTSI_TILE(isa, ROWS, 2, attribute)                                                          \
@@ -1439,6 +1480,41 @@ attribute static double gptsi_dot_double_##isa(const double *x, const double *y,
     r[0] = (r[0] + r[1]) + (r[2] + r[3]);                                                    \
     for (j = 0; j < L; j++) s += r[0][j];                                                    \
     return s;                                                                                \
+}                                                                                            \
+/* bfloat16 at p, as reals; floats only */                                                   \
+attribute GPTSI_INLINE gptsi_v_##isa gptsi_widen_##isa(const uint16_t *p, size_t left)      \
+{                                                                                            \
+    gptsi_h_##isa h = { 0 };                                                                 \
+    if (left >= GPTSI_L_##isa) h = *(const gptsi_g_##isa *)p;                                \
+    else memcpy(&h, p, left * sizeof *p);                                                    \
+    return (gptsi_v_##isa)(__builtin_convertvector(h, gptsi_w_##isa) << (GPTSI_FLOAT ? 16 : 48)); \
+}                                                                                            \
+attribute static void gptsi_rows_half_##isa(gpts_real *y, size_t n, const uint16_t *b, size_t bs, const gpts_real *a, size_t K) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    size_t j, k, i;                                                                          \
+    for (k = 0; k < K; k += 8)                                                               \
+        for (j = 0; j < n; j += GPTSI_L_##isa) {                                             \
+            const uint16_t *p = b + k * bs + j;                                              \
+            gptsi_v_##isa r = gptsi_load_##isa(y + j, n - j);                                \
+            if (K - k >= 8) {                                                                \
+                GPTSI_UNROLL for (i = 0; i < 8; i++) r += a[k + i] * gptsi_widen_##isa(p + i * bs, n - j); \
+            } else for (i = 0; i < K - k; i++) r += a[k + i] * gptsi_widen_##isa(p + i * bs, n - j); \
+            gptsi_store_##isa(y + j, n - j, r);                                              \
+        }                                                                                    \
+}                                                                                            \
+attribute static gpts_real gptsi_dot_half_##isa(const gpts_real *x, const uint16_t *y, size_t n) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    enum { L = GPTSI_L_##isa };                                                              \
+    gptsi_v_##isa r[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                     \
+    size_t i;                                                                                \
+    int j;                                                                                   \
+    for (i = 0; i + 4 * L <= n; i += 4 * L)                                                  \
+        GPTSI_UNROLL for (j = 0; j < 4; j++)                                                 \
+            r[j] += *(const gptsi_u_##isa *)(x + i + j * L) * gptsi_widen_##isa(y + i + j * L, L); \
+    for (; i < n; i += L) r[0] += gptsi_load_##isa(x + i, n - i) * gptsi_widen_##isa(y + i, n - i); \
+    return gptsi_lanes_##isa((r[0] + r[1]) + (r[2] + r[3]));                                 \
 }                                                                                            \
 attribute static gpts_real gptsi_sum_##isa(const gpts_real *x, size_t n)                     \
 {                                                                                            \
@@ -1568,7 +1644,8 @@ attribute static void gptsi_adamw_##isa(gpts_real *p, gpts_real *g, gpts_real *m
 }                                                                                            \
 static void gptsi_kernels_##isa(gptsi_kernels *q)                                            \
 {                                                                                            \
-    q->name = #isa; q->rows = ROWS; q->lanes = GPTSI_L_##isa;                                \
+    q->name = #isa; q->rows = ROWS; q->lanes = GPTSI_L_##isa; q->pair = 1; q->halve = NULL;  \
+    q->rows_half = gptsi_rows_half_##isa; q->dot_half = gptsi_dot_half_##isa;                \
     q->tile[0] = gptsi_tile1_##isa; q->tile[1] = gptsi_tile2_##isa; q->tile[2] = gptsi_tile3_##isa; \
     q->rows_mul = gptsi_rows_mul_##isa; q->dot = gptsi_dot_##isa; q->sum = gptsi_sum_##isa;  \
     q->dot_double = gptsi_dot_double_##isa;                                                  \
@@ -1581,6 +1658,69 @@ GPTSI_KERNELS(base, 16, 4, GPTSI_OPTIMIZE)
 #if defined(__x86_64__)
 GPTSI_KERNELS(avx2, 32, 4, __attribute__((target("avx2,fma"))) GPTSI_OPTIMIZE)
 GPTSI_KERNELS(avx512, 64, 8, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) GPTSI_OPTIMIZE)
+
+#if defined(__clang__) || __GNUC__ >= 11
+/* bfloat16: AVX512-BF16 multiplies pairs, r += a0 b0 + a1 b1 in each lane: twice the rate of
+   floats.  Said in assembler, so that any compiler of the above will do.                    */
+#define GPTSI_BF16 1
+#define GPTSI_TARGET_BF16 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"))) GPTSI_OPTIMIZE
+typedef gptsi_bits gptsi_x_avx512 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef gptsi_bits gptsi_cell __attribute__((may_alias));
+#define GPTSI_TILE_BF16(W)                                                                   \
+GPTSI_TARGET_BF16 static void gptsi_tile##W##_bf16(size_t K, const gpts_real *a, size_t as,  \
+    const gpts_real *b, size_t bs, gpts_real *c, size_t cs, const gpts_real *add, size_t ds) \
+{                                                                                            \
+    enum { L = GPTSI_L_avx512 };                                                             \
+    const gptsi_v_avx512 zero = { 0 };                                                       \
+    const gptsi_w_avx512 none = { 0 };                                                       \
+    gptsi_v_avx512 r[8][W];                                                                  \
+    gptsi_w_avx512 v[W];                                                                     \
+    size_t k;                                                                                \
+    int i, j;                                                                                \
+    GPTSI_UNROLL for (i = 0; i < 8; i++) {                                                   \
+        __builtin_prefetch(add + (size_t)i * ds);                                            \
+        GPTSI_UNROLL for (j = 0; j < W; j++) r[i][j] = zero;                                 \
+    }                                                                                        \
+    for (k = 0; k < K; k++, a += as, b += bs) {                                              \
+        GPTSI_UNROLL for (j = 0; j < W; j++) v[j] = *(const gptsi_x_avx512 *)(const void *)(b + j * L); \
+        GPTSI_UNROLL for (i = 0; i < 8; i++) {                                               \
+            gptsi_w_avx512 x = none + ((const gptsi_cell *)(const void *)a)[i]; \
+            GPTSI_UNROLL for (j = 0; j < W; j++)                                             \
+                __asm__("vdpbf16ps {%1, %2, %0|%0, %2, %1}" : "+v"(r[i][j]) : "v"(v[j]), "v"(x)); \
+        }                                                                                    \
+    }                                                                                        \
+    GPTSI_UNROLL for (i = 0; i < 8; i++)                                                     \
+        GPTSI_UNROLL for (j = 0; j < W; j++)                                                 \
+            *(gptsi_u_avx512 *)(c + (size_t)i * cs + j * L) = r[i][j] + *(const gptsi_u_avx512 *)(add + (size_t)i * ds + j * L); \
+}
+GPTSI_TILE_BF16(1)
+GPTSI_TILE_BF16(2)
+GPTSI_TILE_BF16(3)
+/* rows 2 k and 2 k + 1 of the panel become row k of pairs; what is read is not yet written */
+GPTSI_TARGET_BF16 static void gptsi_halve_avx512(gpts_real *x, size_t width, size_t K)
+{
+    gptsi_cell *p = (gptsi_cell *)(void *)x;
+    size_t k, i;
+    if (K % 2) memset(x + K * width, 0, width * sizeof *x);
+    for (k = 0; k < K; k += 2) {
+        const gptsi_cell *low = p + k * width, *high = low + width;
+        gptsi_cell *out = p + k / 2 * width;
+        for (i = 0; i + 16 <= width; i += 16) {
+            gptsi_w_avx512 a = *(const gptsi_x_avx512 *)(low + i), b = *(const gptsi_x_avx512 *)(high + i);
+            gptsi_w_avx512 nan_a = (gptsi_w_avx512)((a & 0x7fffffffu) > 0x7f800000u), nan_b = (gptsi_w_avx512)((b & 0x7fffffffu) > 0x7f800000u);
+            a = ((a + 0x7fffu + (a >> 16 & 1)) & ~nan_a) | ((a | 0x400000u) & nan_a);
+            b = ((b + 0x7fffu + (b >> 16 & 1)) & ~nan_b) | ((b | 0x400000u) & nan_b);
+            *(gptsi_x_avx512 *)(out + i) = a >> 16 | (b & 0xffff0000u);
+        }
+        for (; i < width; i++) out[i] = (gptsi_cell)(gptsi_round_half((uint32_t)low[i]) >> 16 | gptsi_round_half((uint32_t)high[i]));
+    }
+}
+static void gptsi_kernels_bf16(gptsi_kernels *q)
+{
+    q->pair = 2; q->halve = gptsi_halve_avx512;
+    q->tile[0] = gptsi_tile1_bf16; q->tile[1] = gptsi_tile2_bf16; q->tile[2] = gptsi_tile3_bf16;
+}
+#endif
 #endif
 
 #else                                                         /* plain C */
@@ -1624,6 +1764,25 @@ static double gptsi_dot_double_base(const double *x, const double *y, size_t n)
     for (; i + 4 <= n; i += 4) for (l = 0; l < 4; l++) s[l] += x[i + l] * y[i + l];
     for (; i < n; i++) s[0] += x[i] * y[i];
     return (s[0] + s[1]) + (s[2] + s[3]);
+}
+static gpts_real gptsi_widen(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return (gpts_real)f;
+}
+static void gptsi_rows_half_base(gpts_real *y, size_t n, const uint16_t *b, size_t bs, const gpts_real *a, size_t K)
+{
+    size_t j, k;
+    for (k = 0; k < K; k++) for (j = 0; j < n; j++) y[j] += a[k] * gptsi_widen(b[k * bs + j]);
+}
+static gpts_real gptsi_dot_half_base(const gpts_real *x, const uint16_t *y, size_t n)
+{
+    gpts_real s = 0;
+    size_t i;
+    for (i = 0; i < n; i++) s += x[i] * gptsi_widen(y[i]);
+    return s;
 }
 static gpts_real gptsi_sum_base(const gpts_real *x, size_t n)
 {
@@ -1684,7 +1843,8 @@ static void gptsi_adamw_base(gpts_real *p, gpts_real *g, gpts_real *m, gpts_real
 }
 static void gptsi_kernels_base(gptsi_kernels *q)
 {
-    q->name = "plain"; q->rows = GPTSI_PLAIN_ROWS; q->lanes = GPTSI_PLAIN_LANES;
+    q->name = "plain"; q->rows = GPTSI_PLAIN_ROWS; q->lanes = GPTSI_PLAIN_LANES; q->pair = 1; q->halve = NULL;
+    q->rows_half = gptsi_rows_half_base; q->dot_half = gptsi_dot_half_base;
     q->tile[0] = gptsi_tile1_base; q->tile[1] = gptsi_tile2_base; q->tile[2] = gptsi_tile3_base;
     q->rows_mul = gptsi_rows_mul_base; q->dot = gptsi_dot_base; q->sum = gptsi_sum_base;
     q->dot_double = gptsi_dot_double_base;
@@ -1708,6 +1868,17 @@ static const gptsi_kernels *gptsi_kernels_best(gptsi_kernels *q)
     return q;
 }
 
+/* The table for products in bfloat16: on pairs where the processor can, else on rounded floats. */
+static const gptsi_kernels *gptsi_kernels_narrow(gptsi_kernels *q)
+{
+    gptsi_kernels_best(q);
+    q->halve = gptsi_halve_base;
+#ifdef GPTSI_BF16
+    if (GPTSI_FLOAT && q->lanes == 16 && __builtin_cpu_supports("avx512bf16")) gptsi_kernels_bf16(q);
+#endif
+    return q;
+}
+
 /* A worker's scratch: a packed block of A, one packed panel of B; attention uses it too. */
 enum { GPTSI_GEMM_DEPTH = 384, GPTSI_SCRATCH = 5 << 18 };     /* K in steps of 384; 1.25 MB */
 
@@ -1715,7 +1886,7 @@ static void gptsi_cpu_free(gptsi_cpu *cpu)
 {
     size_t w;
     for (w = 0; w < GPTSI_MAX_WORKERS; w++) gptsi_delete(&cpu->hooks, cpu->scratch[w]);
-    gptsi_delete(&cpu->hooks, cpu->block);
+    gptsi_delete(&cpu->hooks, cpu->block); gptsi_delete(&cpu->hooks, cpu->kept);
     memset(cpu, 0, sizeof *cpu);
 }
 static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char *error)
@@ -1726,6 +1897,7 @@ static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char 
     cpu->workers = gptsi_workers(hooks);
     cpu->scratch_bytes = GPTSI_SCRATCH;
     cpu->kernels = gptsi_kernels_best(&cpu->table);
+    gptsi_kernels_narrow(&cpu->narrow);
     for (w = 0; w < cpu->workers; w++)
         if (!(cpu->scratch[w] = GPTSI_NEW(&cpu->hooks, unsigned char, cpu->scratch_bytes))) {
             gptsi_cpu_free(cpu);
@@ -1852,34 +2024,43 @@ static size_t gptsi_panel(const gptsi_kernels *q, size_t left)
    panel of B let the tiles run down the block.  (Goto, van de Geijn, ACM TOMS 34(3), 2008) */
 typedef struct gptsi_product {
     gptsi_cpu *cpu;
+    const gptsi_kernels *q;
+    const uint16_t *half;                                     /* few rows: B kept in bfloat16, or NULL */
     int ta, tb, accumulate;
     size_t M, N, K, lda, ldb, ldc, grid_rows, grid_columns, depth;
     const gpts_real *A, *B, *bias;
-    gpts_real *C;
+    gpts_real *C, *sums;
 } gptsi_product;
 
+static void gptsi_gemm_pack(const gptsi_kernels *q, gpts_real *out, size_t width, const gpts_real *in, size_t ld, size_t n,
+                            size_t K, int transposed)
+{
+    gptsi_pack(out, width, in, ld, n, K, transposed);
+    if (q->halve) q->halve(out, width, K);
+}
 static void gptsi_gemm_part(const gptsi_product *p, size_t m0, size_t m1, size_t n0, size_t n1, unsigned char *scratch)
 {
-    const gptsi_kernels *q = p->cpu->kernels;
-    gpts_real *b = (gpts_real *)(void *)scratch, *a = b + GPTSI_GEMM_DEPTH * 3 * q->lanes;
-    size_t room = p->cpu->scratch_bytes / sizeof *a - GPTSI_GEMM_DEPTH * 3 * q->lanes;
-    size_t k, kn, m, mn, n, nn, i, W;
-    for (k = 0; k == 0 || k < p->K; k += GPTSI_GEMM_DEPTH) {
-        kn = gptsi_min(GPTSI_GEMM_DEPTH, p->K - k);
-        mn = room / (kn ? kn : 1) / q->rows * q->rows;
+    const gptsi_kernels *q = p->q;
+    size_t deepest = GPTSI_GEMM_DEPTH * q->pair, k, kn, deep, m, mn, n, nn, i, W;
+    gpts_real *b = (gpts_real *)(void *)scratch, *a = b + deepest * 3 * q->lanes;
+    size_t room = p->cpu->scratch_bytes / sizeof *a - deepest * 3 * q->lanes;
+    for (k = 0; k == 0 || k < p->K; k += deepest) {
+        kn = gptsi_min(deepest, p->K - k);
+        deep = (kn + q->pair - 1) / q->pair;                  /* cells of a packed column */
+        mn = room / (deep ? deep : 1) / q->rows * q->rows - (q->pair - 1) * q->rows;      /* a panel is packed before it is halved */
         for (m = m0; m < m1; m += mn) {
             size_t end = gptsi_min(m + mn, m1);
             for (i = m; i < end; i += q->rows)
-                gptsi_pack(a + (i - m) * kn, q->rows, p->ta ? p->A + k * p->lda + i : p->A + i * p->lda + k, p->lda,
-                           gptsi_min(q->rows, end - i), kn, !p->ta);
+                gptsi_gemm_pack(q, a + (i - m) * deep, q->rows, p->ta ? p->A + k * p->lda + i : p->A + i * p->lda + k, p->lda,
+                                gptsi_min(q->rows, end - i), kn, !p->ta);
             for (n = n0; n < n1; n += nn) {
                 W = gptsi_panel(q, n1 - n);
                 nn = gptsi_min(W * q->lanes, n1 - n);
-                gptsi_pack(b, W * q->lanes, p->tb ? p->B + n * p->ldb + k : p->B + k * p->ldb + n, p->ldb, nn, kn, p->tb);
+                gptsi_gemm_pack(q, b, W * q->lanes, p->tb ? p->B + n * p->ldb + k : p->B + k * p->ldb + n, p->ldb, nn, kn, p->tb);
                 for (i = m; i < end; i += q->rows) {
                     gpts_real *c = p->C + i * p->ldc + n;
                     const gpts_real *add = k || p->accumulate ? c : p->bias ? p->bias + n : gptsi_zeros;
-                    gptsi_tile_edge(q, W, kn, a + (i - m) * kn, q->rows, b, W * q->lanes, gptsi_min(q->rows, end - i), nn,
+                    gptsi_tile_edge(q, W, deep, a + (i - m) * deep, q->rows, b, W * q->lanes, gptsi_min(q->rows, end - i), nn,
                                     c, p->ldc, add, add == c ? p->ldc : 0);
                 }
             }
@@ -1911,7 +2092,8 @@ static void gptsi_gemm_few_columns(void *arg, size_t begin, size_t end, size_t w
     for (n = n0; n < n1; n++)
         for (m = 0; m < p->M; m++) {
             gpts_real *c = p->C + m * p->ldc + n, add = p->accumulate ? *c : p->bias ? p->bias[n] : 0;
-            *c = add + p->cpu->kernels->dot(p->A + m * p->lda, p->B + n * p->ldb, p->K);
+            *c = add + (p->half ? p->q->dot_half(p->A + m * p->lda, p->half + n * p->ldb, p->K)
+                                : p->q->dot(p->A + m * p->lda, p->B + n * p->ldb, p->K));
         }
 }
 static void gptsi_gemm_few_depths(void *arg, size_t begin, size_t end, size_t worker)
@@ -1920,21 +2102,30 @@ static void gptsi_gemm_few_depths(void *arg, size_t begin, size_t end, size_t wo
     size_t MN = p->M * p->N, k, m, deep;
     (void)worker;
     for (; begin < end; begin++) {
-        gpts_real *sum = (gpts_real *)(void *)p->cpu->scratch[0] + begin * MN;
+        gpts_real *sum = p->sums + begin * MN;
         memset(sum, 0, MN * sizeof *sum);
         for (k = begin * p->depth; k < gptsi_min(p->K, (begin + 1) * p->depth); k += deep) {
             deep = gptsi_min(8, p->K - k);
             for (m = 0; m < p->M; m++)
-                p->cpu->kernels->rows_mul(sum + m * p->N, p->N, p->B + k * p->ldb, p->ldb, p->A + m * p->lda + k, deep);
+                if (p->half) p->q->rows_half(sum + m * p->N, p->N, p->half + k * p->ldb, p->ldb, p->A + m * p->lda + k, deep);
+                else p->q->rows_mul(sum + m * p->N, p->N, p->B + k * p->ldb, p->ldb, p->A + m * p->lda + k, deep);
         }
     }
 }
 static void gptsi_gemm_few(gptsi_cpu *cpu, gptsi_product *p)
 {
-    const gpts_real *sum = (const gpts_real *)(void *)cpu->scratch[0];
-    size_t workers = p->N * p->K < 16384 ? 1 : cpu->workers, blocks, m, n, i;
+    static const gpts_real one[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    gpts_real *sum = (gpts_real *)(void *)cpu->scratch[0];
+    size_t workers = p->N * p->K < 16384 ? 1 : cpu->workers, room = cpu->scratch_bytes / sizeof *sum, blocks, m, i;
+    if (p->half) {                                            /* A rounded, as packing does */
+        for (m = 0; m < p->M; m++) memcpy(sum + m * p->K, p->A + m * p->lda, p->K * sizeof *sum);
+        gptsi_halve_base(sum, p->K, p->M);
+        p->A = sum; p->lda = p->K;
+        sum += p->M * p->K; room -= p->M * p->K;
+    }
+    p->sums = sum;
     if (p->tb) { gptsi_cpu_parallel(cpu, workers, (p->N + GPTSI_STRIP - 1) / GPTSI_STRIP, gptsi_gemm_few_columns, p); return; }
-    blocks = gptsi_max(1, gptsi_min((p->K + 63) / 64, cpu->scratch_bytes / sizeof *sum / (p->M * p->N)));
+    blocks = gptsi_max(1, gptsi_min((p->K + 63) / 64, room / (p->M * p->N)));
     p->depth = gptsi_max(8, ((p->K + blocks - 1) / blocks + 7) / 8 * 8);
     blocks = (p->K + p->depth - 1) / p->depth;
     gptsi_cpu_parallel(cpu, workers, blocks, gptsi_gemm_few_depths, p);
@@ -1942,7 +2133,7 @@ static void gptsi_gemm_few(gptsi_cpu *cpu, gptsi_product *p)
         gpts_real *c = p->C + m * p->ldc;
         if (!p->accumulate && p->bias) memcpy(c, p->bias, p->N * sizeof *c);
         else if (!p->accumulate) memset(c, 0, p->N * sizeof *c);
-        for (i = 0; i < blocks; i++) for (n = 0; n < p->N; n++) c[n] += sum[(i * p->M + m) * p->N + n];
+        for (i = 0; i < blocks; i += 8) p->q->rows_mul(c, p->N, sum + (i * p->M + m) * p->N, p->M * p->N, one, gptsi_min(8, blocks - i));
     }
 }
 
@@ -1956,10 +2147,11 @@ static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_
     size_t rows = cpu->kernels->rows, wide = 3 * cpu->kernels->lanes, workers = cpu->workers, g, best = SIZE_MAX;
     size_t tr = (M + rows - 1) / rows, tc = (N + wide - 1) / wide;
     if (M == 0 || N == 0) return;
-    p.cpu = cpu; p.ta = ta; p.tb = tb; p.accumulate = accumulate; p.M = M; p.N = N; p.K = K;
+    p.cpu = cpu; p.q = cpu->bf16 ? &cpu->narrow : cpu->kernels; p.ta = ta; p.tb = tb; p.accumulate = accumulate; p.M = M; p.N = N; p.K = K;
     p.A = A; p.B = B; p.C = C; p.bias = bias; p.lda = lda; p.ldb = ldb; p.ldc = ldc;
     p.grid_rows = p.grid_columns = 1;
-    if (M <= GPTSI_GEMM_FEW && !ta && (tb || M * N <= cpu->scratch_bytes / sizeof *C)) { gptsi_gemm_few(cpu, &p); return; }
+    p.half = cpu->bf16 && cpu->kept && B >= cpu->wide && B < cpu->wide + cpu->n_kept ? cpu->kept + (B - cpu->wide) : NULL;
+    if (M <= GPTSI_GEMM_FEW && !ta && !cpu->bf16 == !p.half && M * ((tb ? 0 : N) + K) <= cpu->scratch_bytes / sizeof *C) { gptsi_gemm_few(cpu, &p); return; }
     if (M * N < 65536 / (K + 1)) workers = 1;                 /* not worth waking anyone */
     for (g = 1; g <= workers; g++) {                          /* the grid with the least in its largest part */
         size_t h = workers / g, r = (tr + g - 1) / g, c = (tc + h - 1) / h, cost = r * c * 16 + r + 6 * c;
@@ -1991,11 +2183,47 @@ static gpts_status gptsi_cpu_allocate(void *device, size_t bytes, void **memory)
     *memory = gptsi_new(&cpu->hooks, bytes, 1);
     return *memory ? GPTS_OK : GPTS_NO_MEMORY;
 }
-static void gptsi_cpu_release(void *device, void *memory) { gptsi_delete(&((gptsi_cpu *)device)->hooks, memory); }
+static void gptsi_cpu_release(void *device, void *memory)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    if (cpu->kept && memory == (const void *)cpu->wide) { gptsi_delete(&cpu->hooks, cpu->kept); cpu->kept = NULL; }
+    gptsi_delete(&cpu->hooks, memory);
+}
 static void gptsi_cpu_upload(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
 static void gptsi_cpu_download(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memcpy(to, from, bytes); }
 static void gptsi_cpu_copy(void *device, void *to, const void *from, size_t bytes) { (void)device; if (bytes) memmove(to, from, bytes); }
 static void gptsi_cpu_zero(void *device, void *memory, size_t bytes) { (void)device; if (bytes) memset(memory, 0, bytes); }
+static gpts_status gptsi_cpu_precision(void *device, gpts_precision precision)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    if (precision == GPTS_PRECISION_BF16 && !GPTSI_FLOAT) return GPTS_UNSUPPORTED;
+    cpu->bf16 = precision == GPTS_PRECISION_BF16;
+    gptsi_delete(&cpu->hooks, cpu->kept);
+    cpu->kept = NULL;
+    return GPTS_OK;
+}
+static void gptsi_keep_items(void *arg, size_t begin, size_t end, size_t worker)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)arg;
+    size_t i;
+    (void)worker;
+    for (i = begin; i < end; i++) {
+        float x = (float)cpu->wide[i];
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof x);
+        cpu->kept[i] = (uint16_t)(gptsi_round_half(bits) >> 16);
+    }
+}
+static gpts_status gptsi_cpu_keep(void *device, const gpts_real *parameters, size_t n)
+{
+    gptsi_cpu *cpu = (gptsi_cpu *)device;
+    if (!cpu->bf16 || (cpu->kept && cpu->wide == parameters && cpu->n_kept == n)) return GPTS_OK;
+    gptsi_delete(&cpu->hooks, cpu->kept);
+    if (!(cpu->kept = GPTSI_NEW(&cpu->hooks, uint16_t, n))) return GPTS_NO_MEMORY;
+    cpu->wide = parameters; cpu->n_kept = n;
+    gptsi_cpu_parallel(cpu, cpu->workers, n, gptsi_keep_items, cpu);
+    return GPTS_OK;
+}
 static gpts_status gptsi_cpu_status(void *device, char *error)
 {
     gptsi_cpu *cpu = (gptsi_cpu *)device;
@@ -2446,6 +2674,7 @@ static void gptsi_cpu_adamw(void *device, gpts_real *p, gpts_real *g, gpts_real 
                             double gscale, double rate, double decay, double beta1, double beta2, double epsilon, uint64_t step)
 {
     gptsi_args a = gptsi_args_of(device);
+    if (a.cpu->kept) { gptsi_delete(&a.cpu->hooks, a.cpu->kept); a.cpu->kept = NULL; }      /* the weights change */
     a.y = p; a.y2 = g; a.y3 = m; a.y4 = v; a.n = n;
     a.f[0] = (gpts_real)gscale; a.f[1] = (gpts_real)(1 - rate * decay);
     a.f[2] = (gpts_real)beta1; a.f[3] = (gpts_real)(1 - beta1);
@@ -3590,6 +3819,7 @@ static const gpts_ops *gptsi_cpu_ops(gpts_ops *o)
     o->allocate = gptsi_cpu_allocate; o->release = gptsi_cpu_release;
     o->upload = gptsi_cpu_upload; o->download = gptsi_cpu_download; o->copy = gptsi_cpu_copy;
     o->zero = gptsi_cpu_zero; o->status = gptsi_cpu_status; o->together = gptsi_cpu_together;
+    o->precision = gptsi_cpu_precision; o->keep = gptsi_cpu_keep;
     o->prepare = gptsi_cpu_prepare; o->forget = gptsi_cpu_forget;
     o->embed_forward = gptsi_cpu_embed_forward; o->embed_backward = gptsi_cpu_embed_backward;
     o->norm_forward = gptsi_cpu_norm_forward; o->norm_backward = gptsi_cpu_norm_backward;
@@ -4025,6 +4255,13 @@ GPTS_API gpts_status gpts_model_move(gpts_model *m, const gpts_ops *ops, void *d
     m->ops = ops; m->device = device; m->parameters = (gpts_real *)memory;
     for (i = 0; i < m->n_tensors; i++) m->tensors[i].data = m->parameters + (m->tensors[i].data - old);
     gptsi_layout_heads(m);
+    return GPTS_OK;
+}
+
+GPTS_API gpts_status gpts_model_precision(gpts_model *m, gpts_precision precision)
+{
+    gpts_status status = m->ops->precision ? m->ops->precision(m->device, precision) : precision ? GPTS_UNSUPPORTED : GPTS_OK;
+    if (status != GPTS_OK) return gptsi_fail(m->error, status, "precision: products in bfloat16 are for floats on the CPU");
     return GPTS_OK;
 }
 
@@ -6973,6 +7210,10 @@ typedef struct gptsi_serving { gpts_session *s; const int32_t *ids, *length; int
 static gpts_status gptsi_serving_act(void *arg)
 {
     const gptsi_serving *k = (const gptsi_serving *)arg;
+    gpts_model *m = k->s->model;
+    const gpts_tensor *last = &m->tensors[m->n_tensors - 1];
+    size_t n = (size_t)(last->data - m->parameters) + last->size;
+    if (m->ops->keep && m->ops->keep(m->device, m->parameters, n) != GPTS_OK) return gptsi_no_memory(k->s->error, "the weights in bfloat16", n, 2);
     return k->prefill ? gptsi_session_prefill(k->s, k->ids, k->T, k->length) : gptsi_session_steps(k->s, k->ids, k->T, k->more);
 }
 static gpts_status gptsi_serve(gpts_session *s, const int32_t *ids, size_t T, const int32_t *length, int32_t *more, int prefill)

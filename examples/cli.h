@@ -105,8 +105,9 @@ static struct {
 
     char doing[64];                         /* progress: what, and when it began            */
     double began, shown; uint64_t first; int decile;
+    const char *precision;                  /* of products, on the CPU                      */
 } cli = { "", "", 1337, 0, "out", NULL, NULL, NULL, NULL, 512, 0.1, 0, 0, 0,
-          { NULL, NULL, NULL, NULL, 0 }, NULL, 0, 0, "", 0, 0, 0, 0 };
+          { NULL, NULL, NULL, NULL, 0 }, NULL, 0, 0, "", 0, 0, 0, 0, "fp32" };
 
 /* With --gpu under torchrun, mpirun or srun (CLI_RANKS): who this process is among them.  Only
    rank 0 prints and writes. */
@@ -295,7 +296,10 @@ static const cli_flag cli_train_flags[] = {
     CLI_INT("eval-windows", cli_train.eval_windows, 0, 1000000, "windows of an evaluation; 0: the whole validation text"),
     CLI_END };
 static const cli_flag cli_model_flags[] = { CLI_TEXT("model", cli.model, "a .safetensors model"), CLI_END };
-static const cli_flag cli_gpu_flags[] = { CLI_SWITCH("gpu", cli.gpu, "run on the first NVIDIA GPU (builds with CUDA only)"), CLI_END };
+static const cli_flag cli_gpu_flags[] = {
+    CLI_SWITCH("gpu", cli.gpu, "run on the first NVIDIA GPU (builds with CUDA only)"),
+    CLI_TEXT("precision", cli.precision, "products on the CPU: fp32, or bf16: operands rounded, sums and weights fp32"),
+    CLI_END };
 
 /* Edits (insert, delete, replace) between two short words. */
 static inline size_t cli_distance(const char *a, const char *b)
@@ -446,14 +450,15 @@ static inline gpts_train_options cli_options(int64_t seed)
     return options;
 }
 
-/* After a model is made or loaded: the device of --gpu, or nothing to do. */
+/* After a model is made or loaded: the device of --gpu, or the --precision. */
 static inline void cli_place(gpts_model *model)
 {
+    static const char *const precision[] = { "fp32", "bf16" };
+    int bf16 = cli_choice("--precision", cli.precision, precision, 2);
 #ifdef GPTS_CUDA
-    if (cli.gpu) CLI_TRY(gpts_gpu_attach(model, cli_ranks.device), model->error);
-#else
-    (void)model;
+    if (cli.gpu) { CLI_TRY(gpts_gpu_attach(model, cli_ranks.device), model->error); return; }
 #endif
+    if (bf16) CLI_TRY(gpts_model_precision(model, GPTS_PRECISION_BF16), model->error);
 }
 /* After its trainer is made or loaded: the ranks train together; `batches` are accumulated in an update. */
 static inline void cli_join(gpts_trainer *trainer, int64_t batches)

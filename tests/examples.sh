@@ -82,6 +82,7 @@ check "prepare_data" $bin/prepare_data --out a --quiet --json a.json
 check "the same seed gives the same stories" sh -c '"$1" --out b --quiet && cmp a/stories.txt b/stories.txt && cmp a/train.bin b/train.bin' sh $bin/prepare_data
 check "another seed gives others" sh -c '"$1" --out b --seed 7 --quiet && ! cmp -s a/stories.txt b/stories.txt' sh $bin/prepare_data
 check "train_base_model" $base --out a $tiny --updates 8 --json base.json
+check "train_base_model --precision bf16" $base --out bf16 $tiny --updates 8 --precision bf16
 check "one thread, three threads: the same model" sh -c '"$1" --out c --threads 1 $2 --updates 3 && cp c/base_model.safetensors one && "$1" --out c --threads 3 $2 --updates 3 && cmp one c/base_model.safetensors' sh $base "$tiny"
 check "6 updates are 3 and, resumed, 3 more" sh -c '"$1" --out c $2 --updates 6 --dropout 0.1 && cp c/base_model.safetensors six &&
   "$1" --out c $2 --updates 6 --dropout 0.1 --stop-after 3 && "$1" --out c $2 --updates 6 --dropout 0.1 --resume c/checkpoint.safetensors && cmp six c/base_model.safetensors' sh $base "$tiny"

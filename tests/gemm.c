@@ -100,6 +100,39 @@ static void bits_do_not_depend_on_threads(void)
             free(A); free(B);
         }
 }
+/* products in bfloat16 are products of the rounded operands: on pairs (where the processor can), on
+   rounded floats, and with few rows from weights that are kept in bfloat16                       */
+static void products_in_bfloat16(void)
+{
+    static const size_t shapes[][3] = { { 1, 150, 400 }, { 3, 70, 769 }, { 5, 97, 801 }, { 64, 130, 33 }, { 129, 257, 1 }, { 40, 50, 0 }, { 100, 49, 1540 } };
+    int how, o, threads;
+    size_t s, i;
+    if (!GPTSI_FLOAT) return;
+    t_ok(gptsi_round_half(0x3f808000u) == 0x3f800000u && gptsi_round_half(0x3f818000u) == 0x3f820000u);      /* ties to even */
+    t_ok(gptsi_round_half(0x3f808001u) == 0x3f810000u && gptsi_round_half(0x7f7fffffu) == 0x7f800000u);
+    t_ok(gptsi_round_half(0x7f800001u) == 0x7fc00000u && gptsi_round_half(0xff800000u) == 0xff800000u);
+    for (how = 0; how < 3; how++) for (s = 0; s < sizeof shapes / sizeof shapes[0]; s++) for (o = 0; o < 4; o++) {
+        size_t M = shapes[s][0], N = shapes[s][1], K = shapes[s][2];
+        int ta = o & 1, tb = o >> 1;
+        gpts_real *A = fill(M * K, 1), *B = fill(K * N, 2), *D = fill(M * N, 3), *bias = fill(N, 4), *first = NULL;
+        gpts_real *a = fill(M * K, 1), *b = fill(K * N, 2);
+        gptsi_halve_base(a, M * K, 1); gptsi_halve_base(b, K * N, 1);
+        gptsi_gemm_plain(ta, tb, M, N, K, a, ta ? M : K, b, tb ? K : N, D, N, 0, bias);
+        for (threads = 1; threads <= 3; threads += 2) {
+            gpts_real *C = fill(M * N, 3);
+            gptsi_cpu cpu;
+            cpu_of(&cpu, threads);
+            t_status(gptsi_cpu_precision(&cpu, GPTS_PRECISION_BF16), GPTS_OK);
+            if (how == 1) { gptsi_kernels_best(&cpu.narrow); cpu.narrow.halve = gptsi_halve_base; }
+            if (how == 2) t_status(gptsi_cpu_keep(&cpu, B, K * N), GPTS_OK);
+            gptsi_gemm(&cpu, ta, tb, M, N, K, A, ta ? M : K, B, tb ? K : N, C, N, 0, bias);
+            for (i = 0; i < M * N; i++) if (!(fabs((double)(C[i] - D[i])) <= 0.5 * EPS * ((double)K + 3) * ((double)K / 2 + 2))) { t_close(C[i], (double)D[i], 0); break; }
+            gptsi_cpu_free(&cpu);
+            if (first) { t_bits(first, C, M * N * sizeof *C); free(C); } else first = C;
+        }
+        free(first); free(A); free(B); free(D); free(bias); free(a); free(b);
+    }
+}
 static void exponentials_are_good_to_two_units(void)
 {
     int v;
@@ -151,6 +184,7 @@ int main(int argc, char **argv)
     find_kernels();
     T(every_shape_and_orientation);
     T(bits_do_not_depend_on_threads);
+    T(products_in_bfloat16);
     T(exponentials_are_good_to_two_units);
     T(sums_maxima_and_dots_of_every_length);
     return t_end();

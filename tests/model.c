@@ -772,6 +772,50 @@ static void cached_logits_equal_uncached(void)                  /* (A3) (M3) */
     }
 }
 
+/* In bfloat16 a model learns as it does in floats, and its session, which reads a bfloat16 copy of the
+   weights, says what the uncached model says; the copy follows the weights.                       */
+static void bfloat16_learns_and_decodes(void)
+{
+    gpts_config config = gpts_config_default();
+    int32_t tokens[64], targets[64], id;
+    double loss[2] = { 0, 0 };
+    gpts_real *logits = (gpts_real *)malloc(64 * 61 * sizeof *logits);
+    int bf16, step, after;
+    size_t i;
+    config.vocab_size = 61; config.n_positions = 64; config.n_layer = 2; config.n_head = 2; config.n_embd = 48;
+    for (i = 0; i < 64; i++) { tokens[i] = (int32_t)(i * i % 61); targets[i] = (int32_t)((i + 1) * (i + 1) % 61); }
+    for (bf16 = 0; bf16 < 2; bf16++) {
+        gpts_model m = {0};
+        gpts_trainer t = {0};
+        gpts_session s = {0};
+        gpts_batch batch;
+        memset(&batch, 0, sizeof batch);
+        batch.tokens = tokens; batch.B = 1; batch.T = 64;
+        t_status(gpts_model_init(&m, &config, 5, NULL), GPTS_OK);
+        if (bf16 && sizeof(gpts_real) != 4) { t_status(gpts_model_precision(&m, GPTS_PRECISION_BF16), GPTS_UNSUPPORTED); gpts_model_free(&m); continue; }
+        t_status(gpts_model_precision(&m, bf16 ? GPTS_PRECISION_BF16 : GPTS_PRECISION_FULL), GPTS_OK);
+        t_status(gpts_trainer_init(&t, &m, NULL), GPTS_OK);
+        for (step = 0; step < 60; step++) t_status(gpts_trainer_update(&t, tokens, targets, 1, 64, &loss[bf16]), GPTS_OK);
+        t_status(gpts_session_init(&s, &m, 1, 64, NULL), GPTS_OK);
+        for (after = 0; after < 2; after++) {
+            t_status(gpts_model_forward(&m, &batch, logits, NULL), GPTS_OK);
+            gpts_session_reset(&s);
+            t_status(gpts_session_prefill(&s, tokens, 20, NULL), GPTS_OK);
+            for (i = 20; i < 64; i++) {
+                id = tokens[i];
+                t_status(gpts_session_decode(&s, &id), GPTS_OK);
+                for (step = 0; step < 61; step++) t_close(gpts_session_logits(&s, 0)[step], (double)logits[i * 61 + (size_t)step], bf16 ? 3e-2 : 1e-4);
+            }
+            t_status(gpts_trainer_update(&t, tokens, targets, 1, 64, NULL), GPTS_OK);
+            if (bf16) t_ok(!((gptsi_cpu *)m.device)->kept);
+        }
+        gpts_session_free(&s); gpts_trainer_free(&t); gpts_model_free(&m);
+    }
+    t_ok(loss[0] < 3.5);
+    if (sizeof(gpts_real) == 4) { t_close(loss[1], loss[0], 0.02); t_ok(loss[1] != loss[0]); }
+    free(logits);
+}
+
 static void rows_of_different_length_decode_as_alone(void)
 {
     int k;
@@ -918,6 +962,7 @@ int main(int argc, char **argv)
     T(E06_a_header_of_another_build_is_refused);
     T(E15_zeroed_objects_can_be_freed_twice);
     T(cached_logits_equal_uncached);
+    T(bfloat16_learns_and_decodes);
     T(rows_of_different_length_decode_as_alone);
     T(sampling_is_defined_at_every_edge_E70);
     T(E25_random_numbers_are_a_function_of_seed_and_counter);

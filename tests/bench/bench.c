@@ -284,7 +284,8 @@ static void row_ceilings(void)
 
 typedef struct product { int o, threads; size_t M, K, N; const gpts_real *A, *B; gpts_real *C; gptsi_cpu cpu; char what[96]; } product;
 static const char *const orientation[] = { "NT", "NN", "TN" };      /* y = x W^T (or logits), y = x W, dW += x^T dy */
-static double product_ours(void *arg)
+static double product_time;
+static gpts_status product_act(void *arg)
 {
     product *p = (product *)arg;
     double began = now();
@@ -295,8 +296,10 @@ static double product_ours(void *arg)
         if (p->o == 2) gptsi_gemm(&p->cpu, 1, 0, p->K, p->N, p->M, p->A, p->K, p->B, p->N, p->C, p->N, 1, NULL);
         n++;
     } while (now() - began < 0.02);
-    return (now() - began) / n;
+    product_time = (now() - began) / n;
+    return GPTS_OK;
 }
+static double product_ours(void *arg) { gptsi_cpu_together(&((product *)arg)->cpu, product_act, arg); return product_time; }      /* as a model does */
 static double product_blas(void *arg)
 {
     product *p = (product *)arg;
@@ -316,12 +319,12 @@ static const struct { size_t M, K, N; } shapes[] = {
     { 256, 768, 768 }, { 256, 768, 2304 }, { 256, 768, 3072 }, { 256, 3072, 768 }, { 256, 768, 50304 },
     { 1024, 768, 768 }, { 1024, 768, 3072 }, { 1024, 3072, 768 }, { 1024, 384, 1536 }, { 1024, 384, 256 }, { 768, 128, 512 }
 };
-static void row_products(void)
+static void products(int bf16)
 {
     double log_blas[3] = { 0, 0, 0 }, log_torch[3] = { 0, 0, 0 }, worst_blas[3] = { 9, 9, 9 }, worst_torch[3] = { 9, 9, 9 }, share[3] = { 0, 0, 0 };
     int count[3] = { 0, 0, 0 }, t, o;
     size_t s;
-    printf("\nproducts, GFLOP/s, ours | OpenBLAS | PyTorch (M x K x N of y = x W)\n");
+    printf("\nproducts%s, GFLOP/s, ours%s | PyTorch (M x K x N of y = x W)\n", bf16 ? " in bfloat16" : "", bf16 ? "" : " | OpenBLAS");
     for (t = 1; t <= 2; t++) for (s = 0; s < sizeof shapes / sizeof shapes[0]; s++) for (o = 0; o < 3; o++) {
         product p;
         gpts_hooks hooks;
@@ -333,14 +336,15 @@ static void row_products(void)
         memset(&hooks, 0, sizeof hooks);
         hooks.threads = t;
         need(gptsi_cpu_init(&p.cpu, &hooks, NULL), "no memory");
+        p.cpu.bf16 = bf16;
         p.o = o; p.threads = t; p.M = shapes[s].M; p.K = shapes[s].K; p.N = shapes[s].N;
         p.A = noise(p.M * p.K);
         p.B = noise(o == 2 ? p.M * p.N : p.K * p.N);
         p.C = (gpts_real *)some(o == 2 ? p.K * p.N : p.M * p.N, sizeof *p.C);
         snprintf(name, sizeof name, "  %d x %d x %d %s, %d thr", (int)p.M, (int)p.K, (int)p.N, orientation[o], t);
-        snprintf(p.what, sizeof p.what, "product %s %d %d %d %d", orientation[o], (int)p.M, (int)p.K, (int)p.N, t);
+        snprintf(p.what, sizeof p.what, "product %s %d %d %d %d%s", orientation[o], (int)p.M, (int)p.K, (int)p.N, t, bf16 ? " bf16" : "");
         c[n].name = "ours"; c[n].once = product_ours; c[n++].arg = &p;
-        if (sgemm) { c[n].name = "OpenBLAS"; c[n].once = product_blas; c[n++].arg = &p; }
+        if (sgemm && !bf16) { c[n].name = "OpenBLAS"; c[n].once = product_blas; c[n++].arg = &p; }
         if (to_peer) { c[n].name = "PyTorch"; c[n].once = peer_turn; c[n++].arg = p.what; }
         if (measured(name, c, n, work > 4 ? 3 : 5)) {
             printf("%-34s %6.0f", name, work / c[0].t);
@@ -359,12 +363,15 @@ static void row_products(void)
         free((void *)(uintptr_t)p.A); free((void *)(uintptr_t)p.B); free(p.C);
     }
     for (t = 1; t <= 2; t++) if (count[t]) {
-        printf("products, %d thr, %d rows: %.0f %% of the load-fed ceiling", t, count[t], 100 * exp(share[t] / count[t]));
-        if (sgemm) printf("; OpenBLAS: geometric mean %.2fx, least %.2fx", exp(log_blas[t] / count[t]), worst_blas[t]);
+        printf("products%s, %d thr, %d rows: %.0f %% of the load-fed ceiling of floats", bf16 ? " in bfloat16" : "", t, count[t], 100 * exp(share[t] / count[t]));
+        if (sgemm && !bf16) printf("; OpenBLAS: geometric mean %.2fx, least %.2fx", exp(log_blas[t] / count[t]), worst_blas[t]);
         if (to_peer) printf("; PyTorch: %.2fx, least %.2fx", exp(log_torch[t] / count[t]), worst_torch[t]);
         printf("\n");
     }
 }
+
+static void row_products(void) { products(0); }
+static void row_products_bf16(void) { products(1); }
 
 /* ---- models ------------------------------------------------------------------------------------------ */
 
@@ -375,7 +382,7 @@ static const shape steps[] = {
 };
 typedef struct job {
     shape s;
-    int threads, static_heads, hybrid;                     /* every second head static; half of the layers' attention approximated */
+    int threads, bf16, static_heads, hybrid;                     /* every second head static; half of the layers' attention approximated */
     gpts_model model; gpts_trainer trainer; gpts_session session;
     int32_t *tokens, *targets;
     int ready, decoding;
@@ -432,6 +439,7 @@ static void job_open(job *j, int train)
     hooks.threads = j->threads;
     c.vocab_size = j->s.V; c.n_layer = j->s.L; c.n_head = j->s.H; c.n_embd = j->s.C; c.n_positions = j->s.T > 1024 ? (int64_t)j->s.T : 1024;
     need(gpts_model_init(&j->model, &c, 1, &hooks), j->model.error);
+    need(gpts_model_precision(&j->model, j->bf16 ? GPTS_PRECISION_BF16 : GPTS_PRECISION_FULL), j->model.error);
     if (j->static_heads) make_static(&j->model, (size_t)c.n_positions);
     if (j->hybrid) make_hybrid(&j->model);
     j->tokens = (int32_t *)some(n, sizeof *j->tokens); j->targets = (int32_t *)some(n, sizeof *j->targets);
@@ -501,26 +509,27 @@ static void line(const char *name, contender *c, int n, double floor, int per_se
 }
 static void model_row(const char *name, const char *what, const shape *s, double (*ours)(void *), double work, double bytes)
 {
-    int t;
-    for (t = 2; t >= 1; t--) {
+    int t, bf16;
+    for (bf16 = 0; bf16 < 2; bf16++) for (t = 2; t >= 1 + bf16; t--) {
         static job j;
         contender c[3];
         char text[128], title[80];
-        double floor = 0;
+        double floor = 0, half_bytes;
         int n = 0;
         if (t == 1 && work > 4e11) continue;               /* the longest only once */
         memset(&j, 0, sizeof j);
-        j.s = *s; j.threads = t;
-        snprintf(title, sizeof title, "%s, %d thr", name, t);
-        snprintf(text, sizeof text, "%s %d %d %d %d %d %d %d", what, (int)s->L, (int)s->H, (int)s->C, (int)s->V, (int)s->B, (int)s->T, t);
+        j.s = *s; j.threads = t; j.bf16 = bf16;
+        snprintf(title, sizeof title, "%s, %d thr%s", name, t, bf16 ? ", bfloat16" : "");
+        snprintf(text, sizeof text, "%s %d %d %d %d %d %d %d%s", what, (int)s->L, (int)s->H, (int)s->C, (int)s->V, (int)s->B, (int)s->T, t, bf16 ? " bf16" : "");
         c[n].name = "ours"; c[n].once = ours; c[n++].arg = &j;
         if (to_peer) { c[n].name = "PyTorch"; c[n].once = peer_turn; c[n++].arg = text; }
         job_open(&j, ours == step_ours);
         if (to_peer) peer(text);
-        if (ours == decode_ours && t == 2) { c[n].name = "reading the weights"; c[n].once = read_once; c[n++].arg = &bytes; }
+        half_bytes = bf16 ? bytes / 2 : bytes;
+        if (ours == decode_ours && t == 2) { c[n].name = "reading the weights"; c[n].once = read_once; c[n++].arg = &half_bytes; }
         if (ceiling_load[t] > 0) floor = work / (ceiling_load[t] * 1e9);
         if (ceiling_read[t] > 0) floor += bytes / (ceiling_read[t] * 1e9);
-        if (measured(title, c, n, ROUNDS)) line(title, c, n, floor, ours == decode_ours);
+        if (measured(title, c, n, ROUNDS)) line(title, c, n, bf16 ? 0 : floor, ours == decode_ours);
         job_close(&j);
     }
 }
@@ -546,14 +555,17 @@ static void row_decode(void)
 
 enum { ATTENTION_T = 4096, ATTENTION_H = 2 };
 typedef struct attention { gptsi_cpu cpu; gpts_heads heads; int32_t kept[ATTENTION_H], live[ATTENTION_H], fixed[ATTENTION_H]; gpts_real *qkv, *dqkv, *y, *dy, *lse; } attention;
-static double attention_ours(void *arg)
+static double attention_time;
+static gpts_status attention_act(void *arg)
 {
     attention *a = (attention *)arg;
     double began = now();
     gptsi_cpu_attention_forward(&a->cpu, &a->heads, a->y, a->lse, a->qkv, NULL, NULL, 1, ATTENTION_T, 0.125, 0);
     gptsi_cpu_attention_backward(&a->cpu, &a->heads, a->dqkv, a->dy, a->y, a->lse, a->qkv, NULL, NULL, 1, ATTENTION_T, 0.125, 0, NULL, NULL, NULL, NULL);
-    return now() - began;
+    attention_time = now() - began;
+    return GPTS_OK;
 }
+static double attention_ours(void *arg) { gptsi_cpu_together(&((attention *)arg)->cpu, attention_act, arg); return attention_time; }
 static void row_attention(void)
 {
     int t, h;
@@ -641,7 +653,7 @@ static void row_steps1(void) { row_step(1); }
 static void row_steps2(void) { row_step(2); }
 static void row_steps3(void) { row_step(3); }
 static const struct { const char *name; void (*run)(void); } rows[] = {
-    { "ceilings", row_ceilings }, { "products", row_products },
+    { "ceilings", row_ceilings }, { "products", row_products }, { "bf16-products", row_products_bf16 },
     { "step-124M-64", row_steps0 }, { "step-124M-1024", row_steps1 }, { "step-6L384", row_steps2 }, { "step-4L128", row_steps3 },
     { "prefill", row_prefill }, { "decode", row_decode }, { "attention", row_attention }, { "memory", row_memory }, { "static", row_static }
 };
