@@ -4710,6 +4710,7 @@ struct Ranks {
     Gpu *gpu; std::vector<RankPiece> pieces;                 /* of the group at hand */
     int type; bf16 *half; size_t half_size;                  /* GPTS_GPU_BF16: gradients travel rounded */
     double patience;                                         /* seconds without an end before a group is given up */
+    bool shared;                                             /* GPTS_SHARE_GPU=1, for tests where GPUs are few: no NCCL, all goes through the line */
 };
 
 __global__ void ranks_round(bf16 *to, const float *from, size_t n) { size_t i = blockIdx.x * (size_t)256 + threadIdx.x; if (i < n) to[i] = from_float<bf16>(from[i]); }
@@ -4757,10 +4758,27 @@ void ranks_broadcast(void *context, gpts_real *x, size_t n, int owner)
     changed(*k->gpu, x);
     k->pieces.push_back({ x, n, owner, false });
 }
+/* the group at hand through the host and the line */
+void ranks_by_line(Ranks *k)
+{
+    char error[GPTS_ERROR_BYTES];
+    cudaStreamSynchronize(k->stream);
+    for (auto &p : k->pieces) {
+        std::vector<float> mine(p.n), all(p.n * (size_t)k->line.size);
+        cudaMemcpyAsync(mine.data(), p.x, p.n * 4, cudaMemcpyDeviceToHost, k->stream);
+        cudaStreamSynchronize(k->stream);
+        if (line_gather(&k->line, mine.data(), p.n * 4, all.data(), error) != GPTS_OK) return;
+        if (!p.reduce) memcpy(mine.data(), all.data() + (size_t)p.owner * p.n, p.n * 4);
+        else for (size_t i = 0; i < p.n; i++) { mine[i] = all[i]; for (int r = 1; r < k->line.size; r++) mine[i] += all[(size_t)r * p.n + i]; }
+        cudaMemcpyAsync(p.x, mine.data(), p.n * 4, cudaMemcpyHostToDevice, k->stream);
+        cudaStreamSynchronize(k->stream);
+    }
+}
 void ranks_end(void *context)
 {
     Ranks *k = (Ranks *)context;
     size_t halves = 0;
+    if (k->shared && !k->line.broken) { ranks_by_line(k); return; }
     if (k->line.broken || !k->comm || k->pieces.empty()) return;
     if (k->type == GPTS_GPU_BF16) {
         for (auto &p : k->pieces) if (p.reduce) halves += (p.n + 127) / 128 * 128;
@@ -4803,7 +4821,7 @@ gpts_status ranks_wait(void *context, char *error)
         if ((now = line_now()) > look) {
             ncclResult_t r = ncclSuccess;
             look = now + 1e-3;
-            ncclCommGetAsyncError(k->comm, &r);
+            if (k->comm) ncclCommGetAsyncError(k->comm, &r);
             if (line_check(&k->line) != GPTS_OK || now > until || (r != ncclSuccess && r != ncclInProgress))
                 ranks_give_up(k, r != ncclSuccess && r != ncclInProgress ? ncclGetErrorString(r) : "a group did not end in time");
         }
@@ -4837,16 +4855,17 @@ gpts_status ranks_start(Ranks *k, double seconds, char *error)
     cudaError_t e = cudaGetDeviceCount(&count);
     memset(&mine, 0, sizeof mine);
     if (e != cudaSuccess) status = line_fail(error, GPTS_DEVICE, "no NVIDIA GPU can be used: %s", cudaGetErrorString(e));
-    else if (k->line.local >= count) status = line_fail(error, GPTS_DEVICE, "there is no GPU %d for this rank: this machine has %d, counted from 0", k->line.local, count);
-    else if ((e = cudaSetDevice(k->line.local)) != cudaSuccess || (e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
+    else if (k->shared) k->line.local %= count;
+    if (status == GPTS_OK && k->line.local >= count) status = line_fail(error, GPTS_DEVICE, "there is no GPU %d for this rank: this machine has %d, counted from 0", k->line.local, count);
+    else if (status == GPTS_OK && ((e = cudaSetDevice(k->line.local)) != cudaSuccess || (e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
              (e = cudaStreamCreateWithPriority(&k->stream, cudaStreamNonBlocking, greatest)) != cudaSuccess ||
              (e = cudaEventCreateWithFlags(&k->before, cudaEventDisableTiming)) != cudaSuccess || (e = cudaEventCreateWithFlags(&k->done, cudaEventDisableTiming)) != cudaSuccess ||
-             (e = cudaMalloc((void **)&one, 256)) != cudaSuccess || (e = cudaMemset(one, 0, 256)) != cudaSuccess || (e = cudaDeviceSynchronize()) != cudaSuccess)
+             (e = cudaMalloc((void **)&one, 256)) != cudaSuccess || (e = cudaMemset(one, 0, 256)) != cudaSuccess || (e = cudaDeviceSynchronize()) != cudaSuccess))
         status = line_fail(error, GPTS_DEVICE, "GPU %d cannot be used: %s", k->line.local, cudaGetErrorString(e));
-    if (status == GPTS_OK && k->line.rank == 0 && ncclGetUniqueId(&mine) != ncclSuccess) status = line_fail(error, GPTS_DEVICE, "NCCL does not start");
+    if (status == GPTS_OK && k->line.rank == 0 && !k->shared && ncclGetUniqueId(&mine) != ncclSuccess) status = line_fail(error, GPTS_DEVICE, "NCCL does not start");
     cudaGetLastError();
     status = line_agree(&k->line, status, error);
-    if (status != GPTS_OK) return status;
+    if (status != GPTS_OK || k->shared) { cudaFree(one); return status; }
     if (!(all = (ncclUniqueId *)malloc((size_t)k->line.size * sizeof mine))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' names");
     status = line_gather(&k->line, &mine, sizeof mine, all, error);
     config.blocking = 0;
@@ -4896,6 +4915,7 @@ extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *er
     Ranks *k = new (std::nothrow) Ranks();
     if (!k) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks");
     k->type = type; k->patience = 600;
+    k->shared = line_variable("GPTS_SHARE_GPU", 0) == 1;
     status = line_environment(&k->line, error);
     ranks->device = k->line.local;
     if (status == GPTS_OK && k->line.size == 1) { delete k; return GPTS_OK; }
@@ -4903,7 +4923,7 @@ extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *er
     if (status == GPTS_OK) status = line_open(&k->line, seconds, error);
     if (status == GPTS_OK) status = ranks_start(k, seconds, error);
     if (status != GPTS_OK) { line_close(&k->line); gpts_gpu_ranks_free(ranks); return status; }
-    ranks->rank = k->line.rank; ranks->size = k->line.size;
+    ranks->rank = k->line.rank; ranks->size = k->line.size; ranks->device = k->line.local;
     ranks->begin = ranks_begin; ranks->reduce = ranks_reduce; ranks->broadcast = ranks_broadcast; ranks->end = ranks_end;
     ranks->wait = ranks_wait; ranks->gather = ranks_gather;
     return GPTS_OK;

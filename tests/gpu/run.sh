@@ -35,6 +35,11 @@ checked racecheck attention_every_lane --light all_of_one_kind
 for name in $programs; do
     case $name in attention) ;; *) checked memcheck "$name" --light ;; esac
 done
+sh tests/gpu/ranks.sh >$log 2>&1                        # two GPUs and NCCL, or skipped
+sed '$d' $log
+line=$(tail -n 1 $log)
+passed=$((passed + $(echo "$line" | sed -n 's/^\([0-9]*\) passed.*/\1/p'))); failed=$((failed + $(echo "$line" | sed -n 's/.* \([0-9]*\) failed.*/\1/p')))
+case $line in *skipped) skipped=$((skipped + 1)) ;; esac
 printf '%s passed, %s failed' "$passed" "$failed"
 [ "$skipped" -gt 0 ] && printf ', %s skipped' "$skipped"
 echo
