@@ -134,7 +134,7 @@ build/tests/gpu/attention: build/tests/gpu/attention.o build/gpu_attention.o
 build/tests/gpu/%.o: tests/gpu/%.c tests/test.h tests/models.h examples/cli.h examples/corpus.h gpu.cu gptstatic.h
 	@mkdir -p $(@D)
 	$(CC) -std=c99 -D_GNU_SOURCE -O3 $(OPENMP) -I. -I$(CUDA)/include -c -o $@ $<
-build/tests/gpu/%: build/tests/gpu/%.o build/gpu.o
+$(patsubst tests/gpu/%.c,build/tests/gpu/%,$(filter-out tests/gpu/attention.c,$(wildcard tests/gpu/*.c))): build/tests/gpu/%: build/tests/gpu/%.o build/gpu.o
 	$(GPU_LINK) -o $@ $^ $(NCCL_LINK) -lcublasLt -lm
 build/tests/gpu/attention_every_lane: build/tests/gpu/attention.o gpu.cu
 	$(NVCC) -std=c++17 -O3 $(firstword $(GPU_CODE)) -split-compile=0 -DGPTS_GPU_EVERY_LANE -DGPTS_GPU_ATTENTION_ONLY -Xcompiler "$(OPENMP)" -o $@ $^ -lm

@@ -4918,7 +4918,7 @@ extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *er
     k->shared = line_variable("GPTS_SHARE_GPU", 0) == 1;
     status = line_environment(&k->line, error);
     ranks->device = k->line.local;
-    if (status == GPTS_OK && k->line.size == 1) { delete k; return GPTS_OK; }
+    if (status == GPTS_OK && k->line.size == 1 && line_variable("GPTS_ONE_RANK", 0) != 1) { delete k; return GPTS_OK; }     /* 1: a group of one, for tests */
     ranks->context = k;
     if (status == GPTS_OK) status = line_open(&k->line, seconds, error);
     if (status == GPTS_OK) status = ranks_start(k, seconds, error);
