@@ -96,6 +96,12 @@ check "train_end_to_end, every arm, two seeds" $bin/train_end_to_end --out a --u
 check "benchmark" $bin/benchmark --out a --layers 2 --heads 2 --width 16 --contexts 16,32 --vocabularies 64,300 --rounds 2 --turn-ms 1 --quiet --json speed.json
 check "freeze_heads" $bin/freeze_heads --out a --layers 2 --heads 2 --width 16 --context 16 --batch 4 --updates 6 --sequences 2 --eval-windows 8 \
     --arms ordinary,order,linear50,prune50 --quiet --json heads.json
+check "freeze_heads --again" $bin/freeze_heads --out a --layers 2 --heads 2 --width 16 --context 16 --batch 4 --updates 6 --sequences 2 --eval-windows 8 \
+    --again --arms ordinary,trained50,exact50 --quiet
+refuses "freeze_heads --again: other settings" "another run" $bin/freeze_heads --out a --layers 2 --heads 2 --width 16 --context 16 --batch 4 --updates 8 --again --arms ordinary
+check "freeze_heads --for-recall, then recall" sh -c '"$1" --for-recall --out r --updates 4 --sequences 2 --eval-windows 4 --quiet &&
+  "$2" --out r --pairs 2 --sweep 2,4 --length 16 --updates 2 --batch 2 --examples 4 --quiet --json recall.json' sh $bin/freeze_heads $bin/recall
+refuses "recall: no models" "--for-recall" $bin/recall --out nothing
 check "generate" sh -c '"$1" --model a/base_model.safetensors --out a --report --tokens 40 --json text.json >text' sh $bin/generate
 check "generate: what it writes is UTF-8" sh -c '"$1" --out u --tokenizer bytes $2 --updates 1 && "$3" --model u/base_model.safetensors --temperature 3 --tokens 400 --quiet >u.txt && iconv -f UTF-8 -t UTF-8 u.txt >/dev/null' sh $base "$tiny" $bin/generate
 check "generate: a seed gives one text" sh -c '"$1" --model a/base_model.safetensors --quiet >x && "$1" --model a/base_model.safetensors --quiet >y && cmp x y' sh $bin/generate
@@ -105,6 +111,7 @@ check "hello" sh -c '"$1" | grep -q "^One grey goose"' sh $bin/hello
 for key in val_loss train_loss parameters updates_per_second seed; do check "base.json has $key" grep -q "\"$key\": [0-9]" base.json; done
 for key in r2_mlp_L0 r2_window_L1 val_loss_mean val_loss_nothing_L1; do check "approximators.json has $key" grep -q "\"$key\": " approximators.json; done
 for key in val_loss_hybrid val_loss_shallow_spread val_loss_base_2 trained_parameters_removed; do check "hybrid.json has $key" grep -q "\"$key\": [0-9]" hybrid.json; done
+for key in accuracy_ordinary_4 accuracy_taylor25_2_spread accuracy_prune25_4_1337; do check "recall.json has $key" grep -q "\"$key\": [0-9]" recall.json; done
 for key in prefill_64_16_hybrid_gain decode_300_32_static_bound_bytes state_64_32_static_bytes; do check "speed.json has $key" grep -q "\"$key\": [0-9]" speed.json; done
 check "the report has every section" sh -c 'for s in data base approximators hybrid heads speed text; do grep -q "<section id=\"$s\">" a/report.html || exit 1; done'
 check "the report needs nobody else" sh -c '! grep -qiE "<script|https?://|<link|@import" a/report.html'
