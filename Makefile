@@ -105,9 +105,13 @@ PYTHON   ?= python3
 
 NCCL     ?=
 CUDA      = $(dir $(NVCC))..
-# NCCL=1: several GPUs.  The compiled file remembers which it was.
-NCCL_ALL  = $(if $(NCCL),-DGPTS_NCCL)
-NCCL_LINK = $(if $(NCCL),-L$(CUDA)/lib64 -lnccl)
+# NCCL=1: several GPUs, with the system's NCCL; NCCL=DIR: with the one in DIR/include and DIR/lib (Python's nvidia/nccl, say).
+# The compiled file remembers which it was.
+NCCL_DIR  = $(if $(NCCL),$(wildcard $(NCCL)/lib/libnccl.so.2))
+NCCL_ALL  = $(if $(NCCL),-DGPTS_NCCL $(if $(NCCL_DIR),-I$(NCCL)/include))
+NCCL_LINK = $(if $(NCCL_DIR),$(NCCL_DIR) -Xlinker -rpath$(COMMA)$(NCCL)/lib,$(if $(NCCL),-L$(CUDA)/lib64 -lnccl))
+NCCL_MARK = build/nccl-$(subst /,_,$(NCCL)).mark
+COMMA    := ,
 NVCC_ALL  = $(NVCC) -std=c++17 -O3 -I. $(GPU_CODE) -Xcompiler -fPIC
 GPU_LINK  = $(NVCC) -Xcompiler "$(OPENMP)" -Xlinker -rpath,$(CUDA)/lib64
 
@@ -117,10 +121,10 @@ build/gpu_attention.o: gpu.cu
 	@mkdir -p $(@D)
 	$(NVCC_ALL) -DGPTS_GPU_ATTENTION_ONLY -split-compile=0 -Xptxas -v -c -o $@ $< 2> build/gpu.log || { cat build/gpu.log >&2; exit 1; }
 	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
-build/gpu_model.o: gpu.cu gptstatic.h build/nccl-$(NCCL).mark
+build/gpu_model.o: gpu.cu gptstatic.h $(NCCL_MARK)
 	@mkdir -p $(@D)
 	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY $(NCCL_ALL) -c -o $@ $<
-build/nccl-$(NCCL).mark:
+$(NCCL_MARK):
 	@mkdir -p $(@D) && rm -f build/nccl-*.mark && touch $@
 build/gpu.o: build/gpu_attention.o build/gpu_model.o
 	ld -r -o $@ $^
@@ -159,5 +163,6 @@ gpu-test: ## gpu.cu against dense attention in double, and under compute-sanitiz
 gpu-bench: build/libgptsgpu.so $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)) ## attention beside PyTorch's flash and cuDNN, and whole models; needs a GPU and PyTorch
 	@$(PYTHON) tests/gpu/bench.py --errors --scaling
 	@for b in $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)); do echo "== $$b"; $$b; done
+	@[ -z "$(NCCL)" ] || [ "$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -lt 2 ] || PYTHON="$(PYTHON)" sh tests/gpu/bench_ranks.sh
 
 .PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench bench-static audit matrix sanitize fuzz

@@ -136,6 +136,9 @@ static inline void cli_fail(const char *format, ...)
     for (p = text; *p; p++) if ((unsigned char)*p < 32 || *p == 127) *p = '?';
     if (cli.doing[0] && CLI_TERMINAL()) fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", cli.program, text);
+#ifndef _WIN32
+    if (cli_ranks.size > 1) { fflush(NULL); _exit(1); }       /* at once: the others wait for this rank */
+#endif
     exit(1);
 }
 

@@ -46,7 +46,7 @@ both $train --updates 40 --resume $work/half/checkpoint.safetensors --out $work/
 check "two GPUs go on to the same bits" cmp -s $work/whole/base_model.safetensors $work/two/base_model.safetensors
 $train --updates 40 --batch 16 --resume $work/half/checkpoint.safetensors --out $work/one --json $work/one.json --quiet
 check "one GPU goes on to the same loss" near "$(loss $work/one.json)" "$(loss $work/whole.json)" 0.01
-both build/freeze_heads --gpu --layers 4 --heads 4 --width 256 --context 256 --batch 8 --updates 40 --eval-windows 8 --arms ordinary,linear25,trained25 --out $work/heads
+both build/freeze_heads --gpu --layers 4 --heads 4 --width 256 --context 256 --batch 8 --updates 40 --eval-windows 8 --arms ordinary,linear25,prune25 --out $work/heads
 check "freeze_heads on two GPUs" ended 0 0
 if command -v torchrun >/dev/null 2>&1; then
     torchrun --nproc-per-node=2 --no-python $train --updates 20 --out $work/torchrun >$work/log.0 2>&1; echo $? >$work/status.0
