@@ -101,12 +101,10 @@ static void train(gpts_trainer *trainer, const char *what, int64_t until, int64_
 }
 
 /* Windows of the training text that training draws by another seed. */
-static void calibrate(gpts_calibration *c, gpts_model *model, int64_t seed, int pictures)
+static void calibrate(gpts_calibration *c, gpts_model *model, int64_t seed)
 {
     gpts_windows windows = {0};
     int32_t *tokens = CLI_NEW(int32_t, (size_t)sequences * T), *targets = CLI_NEW(int32_t, (size_t)sequences * T);
-    memset(c, 0, sizeof *c);
-    c->keep_mean = pictures;
     c->ranks = &cli_ranks;
     windows.tokens = data.train; windows.n = data.n_train; windows.T = T; windows.seed = (uint64_t)seed + 100003;
     CLI_TRY(gpts_windows_batch(&windows, 0, (size_t)sequences, tokens, targets), "a window does not fit the data");
@@ -139,12 +137,11 @@ static void draw_pattern(const gpts_calibration *c, const gpts_model *model, con
     }
 }
 
-/* One arm of one seed, from the half-way checkpoint. */
-static outcome run_arm(const arm *a, int64_t seed, int report)
+/* One arm of one seed, from the half-way checkpoint; c is the seed's calibration, made when the first arm needs it. */
+static outcome run_arm(const arm *a, int64_t seed, gpts_calibration *c, int report)
 {
     gpts_model model = {0};
     gpts_trainer trainer = {0};
-    gpts_calibration c;
     gpts_freeze_report frozen = {0};
     outcome r = {0};
     char path[CLI_PATH], what[64];
@@ -158,34 +155,33 @@ static outcome run_arm(const arm *a, int64_t seed, int report)
         gpts_freeze_options o = gpts_freeze_options_default();
         o.share = a->share; o.selector = a->how->selector; o.replacement = a->how->replacement; o.train_patterns = a->how->train;
         o.gate = gate; o.tolerance = tolerance; o.seed = (uint64_t)seed;
-        calibrate(&c, &model, seed, report);
+        if (!c->column) calibrate(c, &model, seed);
         if (report) {
-            double *score = CLI_NEW(double, c.L * c.H), high = 0;
+            double *score = CLI_NEW(double, c->L * c->H), high = 0;
             size_t i;
-            memcpy(score, c.variance, c.L * c.H * sizeof *score);
-            CLI_TRY(gpts_freeze(&model, &trainer, &c, &o, &frozen), model.error);
+            memcpy(score, c->variance, c->L * c->H * sizeof *score);
+            CLI_TRY(gpts_freeze(&model, &trainer, c, &o, &frozen), model.error);
             {
-                int *marked = CLI_NEW(int, c.L * c.H);
-                for (i = 0; i < frozen.n; i++) marked[(size_t)frozen.heads[i].layer * c.H + (size_t)frozen.heads[i].head] = 1;
-                for (i = 0; i < c.L * c.H; i++) if (score[i] > high) high = score[i];
+                int *marked = CLI_NEW(int, c->L * c->H);
+                for (i = 0; i < frozen.n; i++) marked[(size_t)frozen.heads[i].layer * c->H + (size_t)frozen.heads[i].head] = 1;
+                for (i = 0; i < c->L * c->H; i++) if (score[i] > high) high = score[i];
                 plot_row_begin();
-                plot_heat("Variance of each head's attention; framed: replaced", "layer", "head", score, marked, c.L, c.H, 0, high);
+                plot_heat("Variance of each head's attention; framed: replaced", "layer", "head", score, marked, c->L, c->H, 0, high);
                 plot_row_end();
                 plot_row_begin();
-                if (frozen.n) draw_pattern(&c, &model, &frozen.heads[0]);
+                if (frozen.n && c->mean) draw_pattern(c, &model, &frozen.heads[0]);
                 plot_row_end();
                 free(marked);
             }
             plot_table("head|variance|W|R|nats from the mean|nats from exact|worst row");
             for (i = 0; i < frozen.n; i++) {
                 const gpts_frozen_head *h = &frozen.heads[i];
-                plot_row("layer %d, head %d|%.3g|%llu|%llu|%.4f|%.5f|%.4f", (int)h->layer, (int)h->head, score[(size_t)h->layer * c.H + (size_t)h->head],
+                plot_row("layer %d, head %d|%.3g|%llu|%llu|%.4f|%.5f|%.4f", (int)h->layer, (int)h->head, score[(size_t)h->layer * c->H + (size_t)h->head],
                          (unsigned long long)h->W, (unsigned long long)h->R, h->divergence, h->gap, h->worst_gap);
             }
             plot_table_end();
             free(score);
-        } else CLI_TRY(gpts_freeze(&model, &trainer, &c, &o, &frozen), model.error);
-        gpts_calibration_free(&c);
+        } else CLI_TRY(gpts_freeze(&model, &trainer, c, &o, &frozen), model.error);
         r.n = frozen.n; r.linear = frozen.linear; r.exact = frozen.exact; r.refused = frozen.refused;
         gpts_freeze_report_free(&frozen);
         r.swapped = corpus_loss(&model, &data, T, (size_t)cli_train.eval_windows, (size_t)cli_train.batch);
@@ -279,12 +275,15 @@ int main(int argc, char **argv)
              "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (long long)cli_train.context,
              (long long)cli_train.updates, (long long)cli_together(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
     for (s = 0; s < n_seeds; s++) {
+        gpts_calibration c = {0};
+        c.keep_mean = s == 0 && T <= 512;         /* for the pictures: T x T for each head */
         if (!again) first_half(seed[s]);
         for (a = 0; a < n; a++) {
-            runs[a * n_seeds + s] = run_arm(&list[a], seed[s], s == 0 && a == pictured);
+            runs[a * n_seeds + s] = run_arm(&list[a], seed[s], &c, s == 0 && a == pictured);
             cli_say("seed %lld  %-14s loss %.4f (%+.2f %% perplexity), right after the change %.4f, %.3f s an update\n", (long long)seed[s], list[a].name,
                     runs[a * n_seeds + s].loss, 100 * (exp(runs[a * n_seeds + s].loss - runs[s].loss) - 1), runs[a * n_seeds + s].swapped, runs[a * n_seeds + s].seconds);
         }
+        gpts_calibration_free(&c);
     }
 
     cli_json_real("layers", (double)cli_shape.layers);
