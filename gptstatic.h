@@ -6368,7 +6368,7 @@ static void gptsi_gemm_alone(gptsi_cpu *cpu, size_t worker, int ta, int tb, size
 {
     gptsi_product p;
     memset(&p, 0, sizeof p);
-    p.cpu = cpu; p.ta = ta; p.tb = tb; p.M = M; p.N = N; p.K = K;
+    p.cpu = cpu; p.q = cpu->kernels; p.ta = ta; p.tb = tb; p.M = M; p.N = N; p.K = K;
     p.A = A; p.lda = lda; p.B = B; p.ldb = ldb; p.C = C; p.ldc = ldc;
     gptsi_gemm_part(&p, 0, M, 0, N, cpu->scratch[worker]);
 }
