@@ -3411,8 +3411,8 @@ template <class E> __global__ void rows_scatter(E *to, const E *from, const int3
 /* rows past the end of a sequence are 0; a block a row */
 template <class E> __global__ void rows_mask(E *x, const int32_t *length, int64_t T, int64_t width)
 {
-    if (int64_t(blockIdx.x) < length[blockIdx.y]) return;
-    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) x[(blockIdx.y * T + blockIdx.x) * width + c] = from_float<E>(0);
+    if (int64_t(blockIdx.x % T) < length[blockIdx.x / T]) return;
+    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) x[blockIdx.x * width + c] = from_float<E>(0);
 }
 void gather(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
 {
@@ -3443,8 +3443,7 @@ void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_
     attention_said(g, a, gpts_gpu_attention_forward(&a));
     if (first) scatter(g, y, yr, first, length, B, T, room, kept);
     else if (length) {
-        const dim3 blocks((unsigned)T, (unsigned)B);
-        BY_TYPE(g, false, (rows_mask<E><<<blocks, 128 * W, 0, g.stream>>>((E *)y, length, (int64_t)T, kept)));
+        BY_TYPE(g, false, (rows_mask<E><<<(unsigned)(B * T), 128 * W, 0, g.stream>>>((E *)y, length, (int64_t)T, kept)));
     }
     launched(g, "attention_forward");
 }
