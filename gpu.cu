@@ -3096,9 +3096,10 @@ void gpu_likeliest(void *device, int32_t *ids, const gpts_real *logits, size_t N
     launched(g, "likeliest");
 }
 
+enum { LOSS_THREADS = 1024 };
 /* card  (X2) losses[n] = lse_n - logits[n,target], (X3) in place logits = p - [v = target], 0 for ignored targets: one block a row,
          which is read from memory once and kept on the chip where it fits (KEPT), else read three times                       */
-template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(512) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
+template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(LOSS_THREADS, 2) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
 {
     extern __shared__ uint4 kept[];
     const int64_t n = blockIdx.x; E *row = logits + n * ld, *x = KEPT ? (E *)kept : row;
@@ -3184,10 +3185,10 @@ template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const
         const E *xn = (const E *)x + n * C; E *dxn = dx ? (E *)dx + n * C : 0;
         product(g, true, false, (size_t)V, (size_t)count, (size_t)C, weight, (size_t)C, xn, (size_t)C, logits, (size_t)ld, g.type, false, 0);
         const unsigned blocks = (unsigned)count;
-        if (kept && gradient) loss_rows<E, true, true><<<blocks, 512, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
-        else if (kept) loss_rows<E, true, false><<<blocks, 512, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
-        else if (gradient) loss_rows<E, false, true><<<blocks, 512, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
-        else loss_rows<E, false, false><<<blocks, 512, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        if (kept && gradient) loss_rows<E, true, true><<<blocks, LOSS_THREADS, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else if (kept) loss_rows<E, true, false><<<blocks, LOSS_THREADS, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else if (gradient) loss_rows<E, false, true><<<blocks, LOSS_THREADS, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
+        else loss_rows<E, false, false><<<blocks, LOSS_THREADS, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
         launched(g, "loss");
         if (dxn) product(g, false, false, (size_t)C, (size_t)count, (size_t)V, weight, (size_t)C, logits, (size_t)ld, dxn, (size_t)C, g.type, false, 0);
         if (dw) product(g, false, true, (size_t)C, (size_t)V, (size_t)count, xn, (size_t)C, logits, (size_t)ld, dw, (size_t)C, GPTS_GPU_F32, true, 0);

@@ -36,7 +36,8 @@ static void *reals(side *s, const float *x, size_t n)
 {
     void *p = NULL;
     t_status(s->op->allocate(s->device, n * 4 + 64, &p), GPTS_OK);
-    if (x) s->op->upload(s->device, p, x, n * 4); else s->op->zero(s->device, p, n * 4);
+    s->op->zero(s->device, p, n * 4 + 64);
+    if (x) s->op->upload(s->device, p, x, n * 4);
     return p;
 }
 static void *integers(side *s, const int32_t *x, size_t n) { return x ? reals(s, (const float *)(const void *)x, n) : NULL; }
