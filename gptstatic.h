@@ -10198,6 +10198,16 @@ GPTS_API const char *gpts_file_metadata(const gpts_file *file, const char *key)
     return NULL;
 }
 
+/* "1", or none at all: other people's files. */
+static gpts_status gptsi_file_version(gpts_file *file)
+{
+    const char *version = gpts_file_metadata(file, "format_version");
+    if (!version || !strcmp(version, "1")) return GPTS_OK;
+    return gptsi_fail(file->error, GPTS_UNSUPPORTED,
+        "%s has format version '%s', expected 1: it is of a newer gptstatic.h",
+        file->source->label, gptsi_quote(version, strlen(version)).text);
+}
+
 /* Bytes of a tensor's values first .. first+count-1, after the checks that every read needs. */
 static gpts_status gptsi_file_range(gpts_file *file, const gpts_file_tensor *t, uint64_t first,
                                     size_t count)
@@ -11298,7 +11308,9 @@ static gpts_status gptsi_model_read(gpts_model *m, gpts_file *file, const char *
     memset(&r, 0, sizeof r);
     memset(error, 0, sizeof error);
     r.file = file; r.error = error; r.outer = r.inner = "";
-    status = gptsi_reader_model(&r, m, path, hooks);
+    status = gptsi_file_version(file);
+    if (status == GPTS_OK) status = gptsi_reader_model(&r, m, path, hooks);
+    else memcpy(error, file->error, sizeof error);
     gptsi_reader_free(&r, hooks);
     if (status != GPTS_OK) {
         gpts_model_free(m);
@@ -11980,6 +11992,7 @@ static gpts_status gptsi_approximator_read(gpts_approximator *a, gpts_file *file
     const char *text = gpts_file_metadata(file, "layer");
     memset(&r, 0, sizeof r);
     r.file = file; r.error = file->error; r.outer = r.inner = "";
+    GPTSI_TRY(gptsi_file_version(file));
     GPTSI_TRY(gptsi_file_choice(file, "activation", gptsi_activation_names, 4, &choice));
     a->activation = gpts_file_metadata(file,
         "activation") ? (gpts_activation)(choice % 3) : GPTS_RELU;
@@ -12075,6 +12088,7 @@ GPTS_API gpts_status gpts_recording_save(gpts_recording *recordings, size_t n, c
 static gpts_status gptsi_recording_read(gpts_recording *recording, int32_t layer, gpts_file *file)
 {
     size_t i;
+    GPTSI_TRY(gptsi_file_version(file));
     recording->layer = layer;
     for (i = 0; i < 2; i++) {
         char name[32];

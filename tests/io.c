@@ -326,7 +326,7 @@ static void the_writer_refuses_what_it_could_not_read(void)
     t_ok(fopen(path, "rb") == NULL);
 }
 
-static void names_keep_their_zero_bytes(void)
+static void E41_names_keep_their_zero_bytes(void)
 {
     unsigned char bytes[400];
     static const unsigned char data[8] = { 0, 0, 0x80, 0x3F, 0, 0, 0, 0x40 };       /* 1, 2 */
@@ -389,7 +389,7 @@ static void a_header_of_many_names_is_read_in_short(void)
 }
 
 /* 5 GB of which almost nothing is on the disk: offsets need more than 32 bits. */
-static void a_sparse_file_of_5_GB_is_read_at_its_end(void)
+static void E28_a_sparse_file_of_5_GB_is_read_at_its_end(void)
 {
     const char *path = scratch("io_sparse");
     const uint64_t count = 1250000000;
@@ -1399,10 +1399,10 @@ int main(int argc, char **argv)
     T(the_writer_gives_the_reference_bytes);
     T(what_is_written_is_read_back);
     T(the_writer_refuses_what_it_could_not_read);
-    T(names_keep_their_zero_bytes);
+    T(E41_names_keep_their_zero_bytes);
     T(shapes_whose_products_wrap_are_refused);
     T(a_header_of_many_names_is_read_in_short);
-    T(a_sparse_file_of_5_GB_is_read_at_its_end);
+    T(E28_a_sparse_file_of_5_GB_is_read_at_its_end);
     T(a_file_cut_while_it_is_read_is_told);
     T(folders_and_missing_files_get_a_sentence);
     T(models_of_every_kind_come_back);

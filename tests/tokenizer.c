@@ -3,6 +3,7 @@
 #define GPTSTATIC_IMPLEMENTATION
 #include "gptstatic.h"
 #include "test.h"
+#include "tokenizer_files.h"
 #include <time.h>
 
 /* ---- helpers ------------------------------------------------------------------------ */
@@ -50,49 +51,6 @@ static size_t encode(gpts_tokenizer *t, const char *text, size_t bytes, int32_t 
 enum { END = -1 };                                            /* closes each list of SAME */
 
 static gpts_status load(gpts_tokenizer *t, const char *text) { return gpts_tokenizer_load_memory(t, text, strlen(text), NULL); }
-
-/* Files typed in: a few merges, the same as ranks, and a WordPiece tokenizer. */
-static const char merges_file[] = "#version: 0.2\nh e\nl l\nhe ll\n\xC4\xA0 w\no r\n\xC4\xA0w or\n";
-static const char wordpiece_file[] =
-    "{\"added_tokens\": [{\"id\": 1, \"content\": \"[EOS]\", \"special\": true}], \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": ["
-    "{\"type\": \"Lowercase\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \"``\"}, \"content\": \"\\\"\"},"
-    "{\"type\": \"Replace\", \"pattern\": {\"String\": \"''\"}, \"content\": \"\\\"\"}]},"
-    "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Whitespace\"}, {\"type\": \"Punctuation\", \"behavior\": \"Isolated\"},"
-    "{\"type\": \"Digits\", \"individual_digits\": true}]}, \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ["
-    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"[EOS]\", \"type_id\": 0}}], \"pair\": []},"
-    "\"decoder\": {\"type\": \"WordPiece\", \"prefix\": \"##\", \"cleanup\": true},"
-    "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\", \"continuing_subword_prefix\": \"##\", \"max_input_chars_per_word\": 10,"
-    "\"vocab\": {\"[UNK]\": 0, \"[EOS]\": 1, \"\\\"\": 2, \".\": 3, \"'\": 4, \"1\": 5, \"un\": 6, \"##happy\": 7, \"##h\": 8, \"cat\": 9, \"k\": 10, \"##s\": 11}}}";
-
-/* {"vocab": ...} of merges_file with other ids: bytes from 100 on, then the rest backwards. */
-static size_t ids_file(char *out, size_t room, int bpe)
-{
-    static const char *const rest[] = { "he", "ll", "hell", "\xC4\xA0w", "or", "\xC4\xA0wor", "<|endoftext|>" };
-    size_t n = 0, i;
-    int byte;
-    char four[4];
-    if (bpe) n += (size_t)snprintf(out, room, "{\"added_tokens\": [{\"id\": 3, \"content\": \"<|endoftext|>\", \"special\": true}], \"normalizer\": null,"
-                                   "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, \"model\": {\"type\": \"BPE\", \"vocab\": ");
-    for (byte = 0; byte < 256; byte++) {
-        size_t k = gptsi_utf8_put(gptsi_byte_code((uint32_t)byte), four);
-        n += (size_t)snprintf(out + n, room - n, "%s\"%s%.*s\": %d", byte ? ", " : "{", byte == '"' || byte == '\\' ? "\\" : "", (int)k, four, byte + 100);
-    }
-    for (i = 0; i < 7; i++) n += (size_t)snprintf(out + n, room - n, ", \"%s\": %d", rest[i], 9 - (int)i);
-    n += (size_t)snprintf(out + n, room - n, "}");
-    if (bpe) n += (size_t)snprintf(out + n, room - n, ", \"merges\": [\"h e\", \"l l\", [\"he\", \"ll\"], \"\xC4\xA0 w\", \"o r\", \"\xC4\xA0w or\"]}}");
-    return n;
-}
-
-/* Every byte and a few joined ones as a .tiktoken. */
-static size_t ranks_file(char *out, size_t room)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t n = 0;
-    int byte;
-    for (byte = 0; byte < 256; byte++) n += (size_t)snprintf(out + n, room - n, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
-    n += (size_t)snprintf(out + n, room - n, "aGU= 256\nbGw= 257\naGVsbA== 258\naGVsbG8= 260\n");     /* he, ll, hell; hello, 259 is free */
-    return n;
-}
 
 /* ---- JSON and UTF-8 -------------------------------------------------------------------- */
 
@@ -193,7 +151,7 @@ static void unicode_classes_have_the_sizes_of_version_15(void)
     free(classes);
 }
 
-static void split_follows_the_regular_expression(void)
+static void E57_split_follows_the_regular_expression(void)
 {
     static const struct { const char *text, *pieces; } row[] = {       /* pieces with | between */
         { "Hello world", "Hello| world" }, { "  two", " | two" }, { "a  ", "a|  " }, { "a \n\n b", "a| \n\n| b" }, { "a\n\nb", "a|\n|\n|b" },
@@ -266,7 +224,7 @@ static void characters_are_numbered_in_ascending_order(void)
     t_ok(!t.vocabulary);
 }
 
-static void room_that_is_too_small_is_refused_with_the_number_needed(void)
+static void E59_room_that_is_too_small_is_refused_with_the_number_needed(void)
 {
     gpts_tokenizer t;
     int32_t ids[4] = { 7, 7, 7, 7 };
@@ -741,7 +699,7 @@ static void gpt2_has_50257_ids_and_its_well_known_ones(void)
     gpts_tokenizer_free(&t);
 }
 
-static void gpt2_on_Tiny_Shakespeare_has_the_published_digest(void)
+static void E57_gpt2_on_Tiny_Shakespeare_has_the_published_digest(void)
 {
     gpts_tokenizer t;
     char *text = NULL, hex[65], error[GPTS_ERROR_BYTES];
@@ -770,7 +728,7 @@ static void gpt2_on_Tiny_Shakespeare_has_the_published_digest(void)
 }
 
 /* Not a test of time: the figures are printed, the ids checked by their round trip. */
-static void hostile_texts_round_trip_in_the_time_printed(void)
+static void E58_hostile_texts_round_trip_in_the_time_printed(void)
 {
     static const char *const name[] = { "one million 'a'", "one million random letters", "one million '^'", "one million spaces", "one million random bytes" };
     enum { MILLION = 1000000 };
@@ -806,10 +764,10 @@ int main(int argc, char **argv)
     T(json_strings_are_measured_and_bounded);
     T(utf8_reads_back_every_code_point_and_nothing_else);
     T(unicode_classes_have_the_sizes_of_version_15);
-    T(split_follows_the_regular_expression);
+    T(E57_split_follows_the_regular_expression);
     T(bytes_are_their_own_ids);
     T(characters_are_numbered_in_ascending_order);
-    T(room_that_is_too_small_is_refused_with_the_number_needed);
+    T(E59_room_that_is_too_small_is_refused_with_the_number_needed);
     T(example_of_Gage_merges_aa_then_ab_then_both);
     T(training_equals_counting_everything_again);
     T(both_ways_of_merging_equal_the_plain_one);
@@ -826,7 +784,7 @@ int main(int argc, char **argv)
     T(running_out_of_memory_anywhere_is_a_status);
     T(sha256_gives_the_published_digests);
     T(gpt2_has_50257_ids_and_its_well_known_ones);
-    T(gpt2_on_Tiny_Shakespeare_has_the_published_digest);
-    T(hostile_texts_round_trip_in_the_time_printed);
+    T(E57_gpt2_on_Tiny_Shakespeare_has_the_published_digest);
+    T(E58_hostile_texts_round_trip_in_the_time_printed);
     return t_end();
 }

@@ -18,6 +18,7 @@
 #define GPTSTATIC_IMPLEMENTATION
 #include "gptstatic.h"
 #include "../models.h"
+#include "../tokenizer_files.h"
 
 static struct { size_t bytes, limit, blocks; } memory;
 static void *fuzz_allocate(void *context, size_t bytes)
@@ -384,10 +385,14 @@ static int write_seeds(const char *folder)
     snprintf(path, sizeof path, "%s/chars.json", folder);
     must(gpts_tokenizer_save(&k, path) == GPTS_OK, k.error);
     gpts_tokenizer_free(&k);
-    write_text(folder, "merges.txt", "#version: 0.2\n\xc4\xa0 t\nh e\n\xc4\xa0t he\ni n\n");
-    write_text(folder, "tiny.tiktoken", "IQ== 0\nIg== 1\nIw== 2\nJA== 3\n");
-    write_text(folder, "wordpiece.json", "{\"version\":\"1.0\",\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"model\":{\"type\":\"WordPiece\","
-               "\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100,\"vocab\":{\"[UNK]\":0,\"[EOS]\":1,\"the\":2,\"##s\":3}}}");
+    write_text(folder, "merges.txt", merges_file);
+    write_text(folder, "wordpiece.json", wordpiece_file);
+    {
+        static char file[8192];
+        write_bytes(folder, "ranks.tiktoken", file, ranks_file(file, sizeof file));
+        write_bytes(folder, "bpe.json", file, ids_file(file, sizeof file, 1));
+        write_bytes(folder, "ids.json", file, ids_file(file, sizeof file, 0));
+    }
     write_text(folder, "config.json", "{\"vocab_size\":5,\"n_positions\":6,\"n_ctx\":6,\"n_layer\":2,\"n_head\":2,\"n_embd\":4,\"n_inner\":null,\"activation_function\":\"gelu_new\","
                "\"layer_norm_epsilon\":1e-05,\"tie_word_embeddings\":true,\"scale_attn_weights\":true,\"model_type\":\"gpt2\"}");
     write_text(folder, "nanogpt.json", "{\"block_size\":6,\"n_head\":2,\"bias\":true,\"approx_activation\":\"relu\",\"position\":\"rope\",\"norm\":\"none\",\"rope_theta\":10000.0,\"add_cross_attention\":false}");
