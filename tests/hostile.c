@@ -480,12 +480,14 @@ static gpts_status open_json(gpts_file *f, unsigned char *file, const char *head
 static const unsigned char one_and_two[8] = { 0, 0, 0x80, 0x3F, 0, 0, 0, 0x40 };
 static void E35_sizes_just_within_the_bounds_are_accepted(void)
 {
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387903,0],\"data_offsets\":[0,0]},"
+                                 "\"b\":{\"dtype\":\"F32\",\"shape\":[1,2,1],\"data_offsets\":[0,8]}}";
     gpts_file f;
     unsigned char file[400];
     t_ok(gptsi_mul(SIZE_MAX / 3, 3) == SIZE_MAX / 3 * 3 && gptsi_mul(SIZE_MAX / 3 + 1, 3) == SIZE_MAX);
     t_ok(gptsi_mul(0, SIZE_MAX) == 0 && gptsi_mul(SIZE_MAX, 0) == 0 && gptsi_mul(SIZE_MAX, 1) == SIZE_MAX);
     t_ok(gptsi_add(SIZE_MAX - 1, 1) == SIZE_MAX && gptsi_add(SIZE_MAX, 1) == SIZE_MAX && gptsi_add(3, 4) == 7);
-    t_status(open_json(&f, file, "{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387903,0],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"F32\",\"shape\":[1,2,1],\"data_offsets\":[0,8]}}", one_and_two, 8), GPTS_OK);
+    t_status(open_json(&f, file, header, one_and_two, 8), GPTS_OK);
     t_equal(f.tensors[0].count + f.tensors[1].count, 2);
     gpts_file_close(&f);
 }
@@ -619,10 +621,11 @@ static void E44_another_version_is_told(void)
 }
 static void E73_legal_oddities_are_accepted(void)
 {
+    static const char header[] = "{ \"z\" : {\"data_offsets\":[4,8], \"shape\":[ 1 , 1 ],\"dtype\":\"F32\"},\n\"__metadata__\":{},"
+                                 "\"none\":{\"dtype\":\"I64\",\"shape\":[3,0],\"data_offsets\":[8,8]},\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ";
     gpts_file f;
     unsigned char file[600];
-    t_status(open_json(&f, file, "{ \"z\" : {\"data_offsets\":[4,8], \"shape\":[ 1 , 1 ],\"dtype\":\"F32\"},\n\"__metadata__\":{},\"none\":{\"dtype\":\"I64\",\"shape\":[3,0],\"data_offsets\":[8,8]},"
-                       "\"\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}   ", one_and_two, 8), GPTS_OK);
+    t_status(open_json(&f, file, header, one_and_two, 8), GPTS_OK);
     if (!t_state.bad) t_equal(f.n_tensors, 3);
     gpts_file_close(&f);
     t_status(open_json(&f, file, "{}", one_and_two, 0), GPTS_OK);

@@ -165,7 +165,44 @@ static gpts_status approximator_work(const gpts_hooks *hooks)
     remove(path);
     return s;
 }
-/* Calibrate, select by each kind of score, fit, freeze with a trainer that follows, save. */
+/* The scores of every selector, a fit alone, a masked call. */
+static gpts_status select_work(const gpts_hooks *hooks)
+{
+    static const int32_t list[] = { 3, 1, 0, 2 };
+    gpts_model m;
+    gpts_calibration c;
+    gpts_pattern_fit fit;
+    gpts_masked_call call;
+    gpts_freeze_options o = gpts_freeze_options_default();
+    double score[8];
+    int32_t mask[512];
+    gpts_status s;
+    case_batch b;
+    size_t i;
+    int k;
+    memset(&m, 0, sizeof m); memset(&c, 0, sizeof c); memset(&fit, 0, sizeof fit); memset(&call, 0, sizeof call);
+    case_batch_make(&b, present, 1);
+    c.keep_mean = 1;
+    o.list = list; o.n_list = 4;
+    s = gpts_model_load(&m, saved, hooks);
+    if (s == GPTS_OK) s = gpts_calibrate(&c, &m, b.tokens, present->B, present->T);
+    for (k = GPTS_SELECT_VARIANCE; k <= GPTS_SELECT_LIST && s == GPTS_OK; k++) {
+        o.selector = (gpts_selector)k;
+        s = gpts_select(&c, &m, &o, score);
+    }
+    if (s == GPTS_OK) s = gpts_pattern_fit_make(&fit, c.column, c.diagonal, c.information[0], c.T, 0.01, 0, 0, hooks);
+    for (i = 0; i < present->B * present->T; i++) mask[i] = i % present->T != 0;
+    call.input_ids.data = b.tokens; call.attention_mask.data = mask; call.labels.data = b.tokens;
+    call.input_ids.rank = call.attention_mask.rank = call.labels.rank = 2;
+    call.input_ids.shape[0] = call.attention_mask.shape[0] = call.labels.shape[0] = present->B;
+    call.input_ids.shape[1] = call.attention_mask.shape[1] = call.labels.shape[1] = present->T;
+    if (s == GPTS_OK) s = gpts_model_forward_masked(&m, &call);
+    gpts_pattern_fit_free(&fit);
+    gpts_calibration_free(&c);
+    gpts_model_free(&m);
+    return s;
+}
+/* Calibrate, select, fit, freeze with a trainer that follows, save. */
 static gpts_status freeze_work(const gpts_hooks *hooks)
 {
     gpts_model m;
@@ -232,7 +269,32 @@ static void E22_loading_and_generating(void) { make_files(&small); if (!t_state.
 static void E22_loading_and_generating_with_static_heads(void) { make_files(&fixed_heads); if (!t_state.bad) fail_in_turn(load_work, "load static"); remove_files(); }
 static void E22_approximators(void) { make_files(&small); if (!t_state.bad) fail_in_turn(approximator_work, "approximator"); remove_files(); }
 static void E22_calibrating_and_freezing(void) { make_files(&small); if (!t_state.bad) fail_in_turn(freeze_work, "freeze"); remove_files(); }
+static void E22_selecting_and_masking(void) { make_files(&small); if (!t_state.bad) fail_in_turn(select_work, "select"); remove_files(); }
 static void E22_tokenizers(void) { present = &small; fail_in_turn(tokenizer_work, "tokenizer"); }
+
+/* No block comes from elsewhere: with hooks that give nothing, nothing can be done.  (That each
+   goes back with its size and context is counted in every test here.) */
+static void E16_E17_E18_all_memory_comes_from_the_hooks(void)
+{
+    static const work works[] = { train_work, load_work, resume_work, approximator_work, freeze_work, select_work, tokenizer_work };
+    size_t i;
+    make_files(&small);
+    for (i = 0; i < sizeof works / sizeof works[0] && !t_state.bad; i++) {
+        counter c;
+        gpts_hooks h;
+        memset(&c, 0, sizeof c);
+        c.odds = 1;
+        h = count_hooks(&c);
+        t_status(works[i](&h), GPTS_NO_MEMORY);
+        t_ok(c.calls > 0 && c.bytes == 0);
+        memset(&c, 0, sizeof c);
+        if (works[i] == resume_work) continue;             /* what train_work leaves */
+        t_status(works[i](&h), GPTS_OK);
+        t_ok(c.calls > 1 && c.peak > 0);
+        t_equal(c.live, 0); t_equal(c.bytes, 0); t_equal(c.wrong, 0);
+    }
+    remove_files();
+}
 
 /* A failed update leaves a trainer that goes on as if nothing had been. */
 static void E22_a_failed_update_can_be_tried_again(void)
@@ -275,7 +337,9 @@ int main(int argc, char **argv)
     T(E22_loading_and_generating_with_static_heads);
     T(E22_approximators);
     T(E22_calibrating_and_freezing);
+    T(E22_selecting_and_masking);
     T(E22_tokenizers);
+    T(E16_E17_E18_all_memory_comes_from_the_hooks);
     T(E22_a_failed_update_can_be_tried_again);
     return t_end();
 }
