@@ -30,16 +30,16 @@ cc=${CC:-cc} extra=
 if command -v clang >/dev/null 2>&1; then
     cc=clang extra="-fsanitize=float-cast-overflow,float-divide-by-zero,integer -fsanitize-ignorelist=tests/sanitize.ignore"
 fi
-kinds=${KINDS:-"asan tsan msan valgrind"}
+kinds=${KINDS:-"asan tsan msan valgrind"} level=${LEVEL:--O1}
 for kind in $kinds; do
     case $kind in
-    asan) flags="-O1 -fsanitize=address,undefined"
+    asan) flags="$level -fsanitize=address,undefined"
           if works $cc $flags $extra; then flags="$flags $extra"; fi
           flags="$flags -fno-sanitize-recover=all" list=$suites ;;
-    tsan) flags="-O1 -fsanitize=thread" list="threads" ;;
-    msan) flags="-O1 -fsanitize=memory -fno-omit-frame-pointer" list=$suites ;;
+    tsan) flags="$level -fsanitize=thread" list="threads" ;;
+    msan) flags="$level -fsanitize=memory -fno-omit-frame-pointer" list=$suites ;;
     valgrind) if ! command -v valgrind >/dev/null 2>&1; then skip "valgrind is not here"; continue; fi
-          flags="-O1" list="static layers threads" ;;
+          flags="$level" list="static layers threads" ;;
     esac
     if [ $kind != valgrind ] && ! works $cc $flags; then skip "$cc has no $kind"; continue; fi
     for suite in $list; do
