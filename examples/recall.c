@@ -12,9 +12,10 @@
      build/freeze_heads --for-recall && build/recall          three minutes on two cores
 
    The lookup is two heads' work: one looks at the token before, a later one for a token whose
-   predecessor is the query (an induction head).  A model that has none after its training does
-   not learn one from a few hundred windows of pairs either: it learns which values occur and
-   guesses among them, a quarter right with 4 pairs.  --updates 0 tests without adapting.      */
+   predecessor is the query (an induction head).  The parents of --for-recall have them and adapt
+   in a few hundred updates; a parent trained on text alone learns in that time which values
+   occur, at best, and guesses among them: a quarter right with 4 pairs.
+   --updates 0 tests without adapting.                                                        */
 #include "corpus.h"
 #include "plot.h"
 
