@@ -123,7 +123,7 @@ build/gpu_attention.o: gpu.cu
 	@! grep -E 'C75[0-9][0-9]' build/gpu.log || { rm -f $@; exit 1; }
 build/gpu_model.o: gpu.cu gptstatic.h $(NCCL_MARK)
 	@mkdir -p $(@D)
-	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY $(NCCL_ALL) -c -o $@ $<
+	$(NVCC_ALL) -DGPTS_GPU_MODEL_ONLY -diag-suppress=177 $(NCCL_ALL) -c -o $@ $<
 $(NCCL_MARK):
 	@mkdir -p $(@D) && rm -f build/nccl-*.mark && touch $@
 build/gpu.o: build/gpu_attention.o build/gpu_model.o
