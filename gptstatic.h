@@ -3645,7 +3645,7 @@ static double gptsi_mixed_cost(const gptsi_mixed *m, size_t n)
     const gpts_heads *heads = m->heads;
     size_t b = n / m->blocks / heads->K, slot = n / m->blocks % heads->K, block = n % m->blocks;
     size_t T = m->length ? (size_t)m->length[b] : m->T - (m->first ? (size_t)m->first[b] : 0);
-    size_t step = m->blocks == 1 ? T : m->pass == 1 ? GPTSI_KEYS : GPTSI_QUERIES, t = block * step, rows;
+    size_t step = m->blocks == 1 ? T : m->pass == 1 ? (size_t)GPTSI_KEYS : (size_t)GPTSI_QUERIES, t = block * step, rows;
     if (heads->live_slot[slot] < 0) {
         const gptsi_pattern *h = &heads->plan->pattern[heads->static_slot[slot]];
         return block || m->pass == 2 ? 0 : 1 + (double)T * (double)gptsi_min((h->reach + 1) * GPTSI_STATIC_TILE + 2 * h->terms, T / 2 + 32);
