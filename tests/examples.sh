@@ -138,8 +138,8 @@ if [ -f "$readme" ]; then
     awk '/^```c$/{n++; f="readme" n ".c"; on=1; next} /^```$/{on=0} on{print > f}' "$readme"
     for file in readme*.c; do
         [ -f "$file" ] || continue
-        check "README, program $file compiles" ${CC:-cc} -std=c99 -Wall -Wextra -O1 -I"$header" -o "${file%.c}" "$file" -lm
-        check "README, program $file runs" sh -c 'cd a && ../"$1" >/dev/null' sh "${file%.c}"
+        check "E62 README, program $file compiles" ${CC:-cc} -std=c99 -Wall -Wextra -O1 -I"$header" -o "${file%.c}" "$file" -lm
+        check "E62 README, program $file runs" sh -c 'cd a && ../"$1" >/dev/null' sh "${file%.c}"
     done
 fi
 

@@ -51,8 +51,8 @@ for kind in $kinds; do
             p=$out/${suite}_${kind}_$real
             build $p $suite $cc $flags -DGPTS_REAL=$real || { failed=$((failed + 1)); echo "FAILED $kind $suite does not build"; continue; }
             case $kind in
-            valgrind) run "$kind $suite $real" $p $suite valgrind -q --error-exitcode=9 --leak-check=full ;;
-            *) run "$kind $suite $real" $p $suite env ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 ;;
+            valgrind) run "E46 $kind $suite $real" $p $suite valgrind -q --error-exitcode=9 --leak-check=full ;;
+            *) run "E45 E46 $kind $suite $real" $p $suite env ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 ;;
             esac
         done
     done

@@ -32,7 +32,7 @@ languages() {                                 # languages C_COMPILER CXX_COMPILE
     for std in $c_standards; do
         works $1 -std=$std || { skip "$1 has no -std=$std"; continue; }
         for real in $reals; do
-            check "E14 $1 -std=$std GPTS_REAL=$real" $1 -std=$std $level $warn_c -I. -DGPTS_REAL=$real -c $here/header.c -o $out/header.o
+            check "E12 E14 E48 $1 -std=$std GPTS_REAL=$real" $1 -std=$std $level $warn_c -I. -DGPTS_REAL=$real -c $here/header.c -o $out/header.o
         done
     done
     if ! have "$2"; then skip "$2 is not here"; return; fi
@@ -46,11 +46,16 @@ macros() {                                    # macros COMPILER FLAGS...: E4, E5
     cc=$1; shift
     check "E5 $cc GPTS_NO_STDIO" $cc "$@" $warn_c -I. -DGPTS_NO_STDIO -c $here/header.c -o $out/no_stdio.o
     check "E30 no stdio is really none" no_stdio $out/no_stdio.o
-    check "E1 $cc declarations and implementation in two units" link_and_run two $cc "$@" $warn -I. $here/declarations.c $here/implementation.c
-    check "E3 $cc GPTSTATIC_STATIC, float and double in one program" link_and_run static $cc "$@" $warn -I. $here/static_float.c $here/static_double.c
+    check "E1 E2 E8 $cc declarations and implementation in two units" link_and_run two $cc "$@" $warn -I. $here/declarations.c $here/implementation.c
+    check "E3 E29 $cc GPTSTATIC_STATIC, float and double in one program" link_and_run static $cc "$@" $warn -I. $here/static_float.c $here/static_double.c
     check "E5 $cc GPTS_PARALLEL_FOR" link_and_run parallel $cc "$@" $warn -I. $here/parallel.c
 }
 refuses() { ! "$@"; }
+switches() {                                  # E4
+    grep -ohE '^ *# *(if|ifdef|ifndef|elif).*' gptstatic.h | grep -oE 'GPTS(TATIC)?_[A-Z_]+' | sort -u >$out/switches
+    ! grep -vxE 'GPTSTATIC_(IMPLEMENTATION|STATIC|H|IMPLEMENTED)|GPTS_(REAL|API|PARALLEL_FOR|NO_STDIO)' $out/switches
+}
+once() { [ "$(grep -cE '(^|[^_a-z])(malloc|calloc|realloc|strdup) *\(' gptstatic.h)" = 1 ] && [ "$(grep -cE '(^|[^_a-z>.])free *\(' gptstatic.h)" = 1 ]; }
 link_and_run() { name=$1; shift; "$@" -o $out/$name -lm && $out/$name; }
 no_stdio() { ! nm "$1" | grep -E ' U (fopen|fread|fwrite|fclose|fseeko?|rename|remove|stderr|stdout|fflush)(64)?$'; }
 
@@ -94,7 +99,16 @@ fi
 
 if [ -z "$RUNS" ] || [ "$RUNS" = none ]; then
 check "compiled with -fstack-usage" ${CC:-cc} -std=c99 -O0 -fstack-usage -I. -c $here/header.c -o $out/symbols.o
-check "E10 E20 E24 E25 symbols" symbols $out/symbols.o
+check "E10 E11 E20 E24 E25 symbols" symbols $out/symbols.o
+printf '#include "../../tests/test.h"\nstatic void wrong(void) { t_ok(0); }\nint main(int c, char **v) { t_begin(c, v); T(wrong); return t_end(); }\n' >$out/failing.c
+${CC:-cc} -w -o $out/failing $out/failing.c -lm
+check "E4 no more switches than part A names" switches
+check "E9 the licence stands in the header" grep -q "Permission is hereby granted, free of charge" gptstatic.h
+check "E16 malloc and free stand once each" once
+check "E21 no assert" refuses grep -nE "(^|[^_a-z])assert *\(" gptstatic.h
+check "E47 what files may be fed is said on top" sh -c 'head -n 12 gptstatic.h | grep -q "Files are never trusted"'
+check "E63 a failing test fails its program" sh -c '! $0/failing' $out
+check "every expectation has its test" sh tests/expectations.sh
 if [ -f $out/symbols.su ]; then check "E31 stack frames of 4 KB or less" frames $out/symbols.su; else skip "no -fstack-usage here"; fi
 fi
 
