@@ -289,7 +289,7 @@ typedef struct gpts_cache {                   /* one layer of a session; all but
 
 typedef struct gpts_update { gpts_real *p, *g, *m, *v; size_t n; double decay; } gpts_update;  /* one tensor of (O2) */
 
-struct gpts_session;
+struct gpts_session; struct gpts_calibration;
 typedef struct gpts_ops {
     const char *name;                         /* "cpu", "cuda"                         */
     size_t activation_bytes;
@@ -372,6 +372,11 @@ typedef struct gpts_ops {
     void (*step_end)(void *device, struct gpts_session *session);
     /* (X1) logits[n,v] = sum_c x[n,c] w[v,c]                                             */
     void (*logits)(void *device, gpts_real *logits, const void *x, const gpts_real *w, size_t N, size_t C, size_t V);
+    /* optional: (C1) (S1) (S2) (S3) of a layer's live heads from N sequences' qkv [N,T,(2U+K)D] and y [N,T,K D], as
+       attention_forward left them, lse [N,U,T] and c_proj [K D,C]; else the CPU does it                                */
+    gpts_status (*calibrate)(void *device, const gpts_heads *heads, size_t N, size_t T, size_t C, const void *qkv, const void *y,
+                             const gpts_real *lse, const gpts_real *proj, double scale, struct gpts_calibration *calibration,
+                             size_t layer, char *error);
     /* optional: ids[n] = the first of the largest logits of row n                         */
     void (*likeliest)(void *device, int32_t *ids, const gpts_real *logits, size_t N, size_t V);
     /* (X2) *sum = sum over targets >= 0 of lse_n - logits[n,target]; (X3) dx = (or NULL), dw += (or NULL),
@@ -6467,6 +6472,38 @@ static gpts_status gptsi_download(gpts_model *m, const gpts_tensor *t, gpts_real
     return GPTS_OK;
 }
 
+/* the same where the model is: the sequences' Q, K, V stay on its device */
+static gpts_status gptsi_calibrate_there(gptsi_calibrator *k, gpts_model *m, const int32_t *tokens)
+{
+    const gpts_heads *h = k->heads;
+    const gpts_ops *op = m->ops;
+    size_t T = k->T, N = k->N, a = op->activation_bytes, wide = (2 * h->U + h->K) * h->D * a, kept = h->K * h->D * a, lse = h->U * sizeof(gpts_real), n, b, bytes = 0;
+    unsigned char *qkv, *y, *z;
+    void *memory = NULL;
+    gpts_status status = GPTS_OK;
+    gpts_batch batch;
+    gptsi_run run;
+    memset(&batch, 0, sizeof batch); memset(&run, 0, sizeof run);
+    batch.T = T; run.stop = k->layer;
+    gptsi_take(NULL, &bytes, gptsi_mul(N, T), wide); gptsi_take(NULL, &bytes, gptsi_mul(N, T), kept); gptsi_take(NULL, &bytes, gptsi_mul(N, T), lse);
+    if (bytes == SIZE_MAX || op->allocate(m->device, bytes, &memory) != GPTS_OK) return gptsi_no_memory(m->error, "queries, keys and values of the calibration", bytes, 1);
+    bytes = 0;
+    qkv = gptsi_take((unsigned char *)memory, &bytes, N * T, wide); y = gptsi_take((unsigned char *)memory, &bytes, N * T, kept); z = gptsi_take((unsigned char *)memory, &bytes, N * T, lse);
+    for (n = 0; status == GPTS_OK && n < N; n += b) {
+        b = gptsi_max(1, gptsi_min(N - n, 32768 / T));
+        batch.tokens = tokens + n * T; batch.B = b;
+        status = gptsi_forward(m, &batch, &run);
+        if (status != GPTS_OK) break;
+        op->copy(m->device, qkv + n * T * wide, m->work->layers[k->layer].qkv, b * T * wide);
+        op->copy(m->device, y + n * T * kept, m->work->layers[k->layer].heads, b * T * kept);
+        op->copy(m->device, z + n * T * lse, m->work->layers[k->layer].lse, b * T * lse);
+    }
+    if (status == GPTS_OK)
+        status = op->calibrate(m->device, h, N, T, k->C, qkv, y, (const gpts_real *)(const void *)z, gptsi_weight(m, k->layer, GPTS_P_ATTN_PROJ_W), k->scale, k->c, k->layer, m->error);
+    op->release(m->device, memory);
+    return status;
+}
+
 /* every layer in turn: run the sequences up to it, keep its Q, K, V, and let the heads work */
 static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, const int32_t *tokens)
 {
@@ -6557,7 +6594,7 @@ GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const in
     for (l = 0; status == GPTS_OK && l < L; l++) {
         k.heads = &m->layers[l].heads; k.layer = l;
         if (!k.heads->U || (ranks && ranks->size > 1 && l % (size_t)ranks->size != (size_t)ranks->rank)) continue;
-        status = gptsi_calibrate_layer(&k, m, tokens);
+        status = m->ops->calibrate ? gptsi_calibrate_there(&k, m, tokens) : gptsi_calibrate_layer(&k, m, tokens);
         if (status != GPTS_OK) memcpy(c->error, m->error, sizeof c->error);
     }
     gptsi_delete(&m->hooks, k.panels);

@@ -3483,7 +3483,8 @@ void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, c
    card  (A3) (M3) one head, one row of the batch, one part of the positions; the parts are put together by their log-sum-exp:
          live    s[j] = scale q.k[j] over the cached positions and the new one;   y = sum_j softmax(s)[j] v[j]
          static  y = sum_j P[i,j] v[j], P by (P1) from alpha, rho, z; linear heads: j from tile t on, and before it R states
-                 x[r] = sum_{j<t} decay_r^(t-1-j) exp(alpha[j] - n_r) v[j],  n_r = ln sum_{j<t} decay_r^(t-1-j) exp(alpha[j])      (P4)
+                 x[r] = sum_{j<t} decay_r^(t-1-j) exp(alpha[j] - n_r) v[j], n_r a logarithmic scale kept beside them: the largest
+                 decay_r^(t-1-j) exp(alpha[j]) of a prefill, and their sum once a step has taken a tile in                        (P4)
                  y += sum_r coef_r decay_r^(i+1-W-t) exp(n_r - z[i]) x[r]                                                          (P9)
          bound by reading the caches; tests/gpu/session.c                                                                        */
 enum { STEP_WARPS = 8, STEP_THREADS = 32 * STEP_WARPS, STEP_ROWS = 8, MAX_SPLITS = 16, TILE_ROWS = 64, MAX_TERMS = 64, WEIGHTS = 1024 };
@@ -3495,7 +3496,7 @@ struct Cached {
     void *keys, *values, *ring; float *state;
     const Slot *slots; Prepared pre; const float *coef, *decay; float scale; double theta;
 };
-struct AttendShared { float token[3][MAX_D], part[STEP_WARPS][MAX_D], top[STEP_WARPS], sum[STEP_WARPS], weight[WEIGHTS], far[MAX_D], gain[MAX_TERMS]; };
+struct AttendShared { float token[3][MAX_D]; alignas(16) float part[STEP_WARPS][MAX_D], top[STEP_WARPS], sum[STEP_WARPS], weight[WEIGHTS], far[MAX_D], gain[MAX_TERMS]; };
 
 /* A lane's share of a head vector: eight values in a row (V = 8), or every lanes-th one (V = 1). */
 template <class E, int V> struct Share {
@@ -3549,16 +3550,17 @@ template <class E, int V> struct Share {
 __device__ __forceinline__ int lanes_of(int D, int V) { int lanes = 1; while (lanes * V < D && lanes < 32) lanes *= 2; return lanes; }
 
 /* the positions of one split, and for a linear head the tile where its near part begins */
-__device__ __forceinline__ void split_range(const Slot &h, int64_t i, int split, int splits, int64_t &t, int64_t &j0, int64_t &j1)
+__device__ __forceinline__ void split_range(const Slot &h, int i, int split, int splits, int &t, int &j0, int &j1)
 {
-    const int64_t a = i / TILE_ROWS;
+    const int a = i / TILE_ROWS;
     t = h.linear ? (a - (a < h.reach ? a : h.reach)) * TILE_ROWS : 0;
-    j0 = t + (i - t) * split / splits; j1 = t + (i - t) * (split + 1) / splits;
+    const int per = int(unsigned(i - t + splits - 1) / unsigned(splits));
+    j0 = t + split * per; j1 = j0 + per < i ? j0 + per : i;
 }
 
 /* (P4) the states of linear head p take in the tile before t, which leaves the ring; a block */
 template <class E>
-__device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ring, int64_t t, AttendShared &s)
+__device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ring, int t, AttendShared &s)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, p = h.fixed, D = c.D;
     float *x = state + 2 * c.R; const float *alpha = c.pre.alpha + p * c.pre.Tp + t - TILE_ROWS;
@@ -3590,39 +3592,45 @@ __device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ri
 /* One block: head h of row b at position i (below 0: resting), split of splits.  source(index): a number of the new token's q, k, v;
    put(d, four values, log2 of the weights' sum) receives y. */
 template <class E, int V, class Source, class Put>
-__device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int split, int splits, const float2 *rotation, AttendShared &s, const Source &source, Put put)
+__device__ void attend(const Cached &c, const Slot &h, int64_t b, int i, int split, int splits, const float2 *rotation, AttendShared &s, const Source &source, Put put)
 {
-    const int D = c.D, lanes = lanes_of(D, V), sub = threadIdx.x % lanes, group = threadIdx.x / lanes, groups = STEP_THREADS / lanes;
+    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = D / 2; const bool live = h.live >= 0, last = split == splits - 1;
     typedef Share<E, V> S;
     float o[8] = {}, m = live ? -INFINITY : 0.f, l = 0;
-    int64_t t, j0, j1;
+    int t, j0, j1;
     split_range(h, i, split, splits, t, j0, j1);
     if (i >= 0 && live) {
         const int64_t at = (b * c.U + h.live) * c.capacity;
         E *keys = (E *)c.keys + at * D, *values = (E *)c.values + at * D;
-        const bool turn = rotation && c.theta > 0;
-        for (int x = threadIdx.x; x < (last ? 3 * D : D); x += STEP_THREADS)
-            s.token[x / D][x % D] = source(((x < D ? 0 : x < 2 * D ? c.U : 2 * c.U) + (x < 2 * D ? h.live : h.slot)) * D + x % D);
+        const bool turn = c.theta > 0;
+        S k[4], v[4];
+        auto load = [&](int base) {
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const int j = base + group + u * groups;
+                if (j < j1) { k[u].load(keys + (int64_t)j * D, sub, lanes, D); v[u].load(values + (int64_t)j * D, sub, lanes, D); }
+                else { k[u].clear(); v[u].clear(); }
+            }
+        };
+        load(j0);                                                                /* while the new token's numbers are on their way */
+        for (int x = threadIdx.x; x < (last ? 3 : 1) * MAX_D; x += STEP_THREADS) {
+            const int part = x / MAX_D, d = x % MAX_D;
+            if (d < D) s.token[part][d] = source((part * c.U + (part < 2 ? h.live : h.slot)) * D + d);
+        }
         group_sync(1, STEP_THREADS);
         auto turned = [&](const float *x, int e) {
             const int d = S::dim(sub, lanes, e);
             if (d >= D) return 0.f;
             if (!turn) return x[d];
-            const float2 r = rotation[d % half];
-            return d < half ? x[d] * r.x - x[d + half] * r.y : x[d] * r.x + x[d - half] * r.y;
+            const bool low = d < half; const float2 r = rotation[low ? d : d - half];
+            return low ? x[d] * r.x - x[d + half] * r.y : x[d] * r.x + x[d - half] * r.y;
         };
         float q[8];
 #pragma unroll
         for (int e = 0; e < 8; e++) q[e] = to_float(from_float<E>(turned(s.token[0], e))) * (c.scale * (float)LOG2E);
-        for (int64_t base = j0; base < j1; base += 4 * groups) {
-            S k[4], v[4]; float p[4], top = m;
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                const int64_t j = base + group + u * groups;
-                if (j < j1) { k[u].load(keys + j * D, sub, lanes, D); v[u].load(values + j * D, sub, lanes, D); }
-                else { k[u].clear(); v[u].clear(); }
-            }
+        for (int base = j0; base < j1; base += 4 * groups) {
+            float p[4], top = m;
 #pragma unroll
             for (int u = 0; u < 4; u++) {
                 p[u] = 0;
@@ -3634,40 +3642,41 @@ __device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int
                 for (int u = 0; u < 4; u++) p[u] += __shfl_xor_sync(~0u, p[u], n);
 #pragma unroll
             for (int u = 0; u < 4; u++) { if (base + group + u * groups >= j1) p[u] = -INFINITY; top = fmaxf(top, p[u]); }
-            const float level = top == -INFINITY ? 0.f : top, f = exp2f(m - level);
+            const float level = top == -INFINITY ? 0.f : top, f = exp2_fast(m - level);
             l *= f;
 #pragma unroll
             for (int e = 0; e < 8; e++) o[e] *= f;
 #pragma unroll
             for (int u = 0; u < 4; u++) {
-                const float w = exp2f(p[u] - level);
+                const float w = exp2_fast(p[u] - level);
                 l += w;
 #pragma unroll
                 for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
             }
             m = top;
+            if (base + 4 * groups < j1) load(base + 4 * groups);
         }
-        if (last && warp == 0) {                                                             /* the new position: into the caches, and into the sum */
-            S k, v; float p = 0, x[8], y[8];
+        if (last && warp == 0) {                                                 /* the new position: into the caches, and into the sum */
+            S kn, vn; float p = 0, x[8], y[8];
 #pragma unroll
             for (int e = 0; e < 8; e++) { x[e] = turned(s.token[1], e); y[e] = S::dim(sub, lanes, e) < D ? s.token[2][S::dim(sub, lanes, e)] : 0.f; }
-            k.set(x); v.set(y);
+            kn.set(x); vn.set(y);
 #pragma unroll
-            for (int e = 0; e < 8; e++) p += q[e] * k.get(e);
+            for (int e = 0; e < 8; e++) p += q[e] * kn.get(e);
             for (int n = lanes / 2; n; n >>= 1) p += __shfl_xor_sync(~0u, p, n);
             if (group == 0) {
-                k.store(keys + i * D, sub, lanes, D); v.store(values + i * D, sub, lanes, D);
-                const float top = fmaxf(m, p), f = exp2f(m - top), w = exp2f(p - top);
+                kn.store(keys + (int64_t)i * D, sub, lanes, D); vn.store(values + (int64_t)i * D, sub, lanes, D);
+                const float top = fmaxf(m, p), f = exp2_fast(m - top), w = exp2_fast(p - top);
                 l = l * f + w; m = top;
 #pragma unroll
-                for (int e = 0; e < 8; e++) o[e] = o[e] * f + w * v.get(e);
+                for (int e = 0; e < 8; e++) o[e] = o[e] * f + w * vn.get(e);
             }
         }
     } else if (i >= 0) {
         const int64_t p = h.fixed, Tp = c.pre.Tp; const double z = c.pre.z[p * Tp + i];
         const float *alpha = c.pre.alpha + p * Tp, *rho = c.pre.rho + p * Tp;
         E *ring = (E *)c.ring + (b * c.n * c.ring_rows + h.ring) * D; float *state = c.state + (b * c.n + p) * c.state_size;
-        auto weight = [&](int64_t j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
+        auto weight = [&](int j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
         if (t > 0) {
             if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
             if (threadIdx.x < c.R) {
@@ -3681,15 +3690,16 @@ __device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int
                 s.far[d] = y;
             }
         }
-        for (int64_t base = j0; base < j1; base += WEIGHTS) {
-            const int count = int(j1 - base < WEIGHTS ? j1 - base : WEIGHTS);
+        for (int base = j0; base < j1; base += WEIGHTS) {
+            const int count = j1 - base < WEIGHTS ? j1 - base : WEIGHTS, from = base % h.rows;
             for (int n = threadIdx.x; n < count; n += STEP_THREADS) s.weight[n] = weight(base + n);
             group_sync(1, STEP_THREADS);
             for (int n = group; n < count; n += 4 * groups) {
                 S v[4];
 #pragma unroll
                 for (int u = 0; u < 4; u++) {
-                    if (n + u * groups < count) v[u].load(ring + (base + n + u * groups) % h.rows * D, sub, lanes, D);
+                    const int at = from + n + u * groups;
+                    if (n + u * groups < count) v[u].load(ring + (int64_t)(at < h.rows ? at : at - h.rows) * D, sub, lanes, D);
                 }
 #pragma unroll
                 for (int u = 0; u < 4; u++) {
@@ -3712,13 +3722,13 @@ __device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int
                 v.set(x);
 #pragma unroll
                 for (int e = 0; e < 8; e++) o[e] += w * v.get(e);
-                v.store(ring + i % h.rows * D, sub, lanes, D);
+                v.store(ring + (int64_t)(i % h.rows) * D, sub, lanes, D);
             }
         }
     }
     for (int n = lanes; n < 32; n *= 2) {                                        /* groups of the warp, then warps, in a fixed order */
         const float m2 = __shfl_xor_sync(~0u, m, n), l2 = __shfl_xor_sync(~0u, l, n), top = fmaxf(m, m2), level = top == -INFINITY ? 0.f : top;
-        const float f = exp2f(m - level), f2 = exp2f(m2 - level);
+        const float f = exp2_fast(m - level), f2 = exp2_fast(m2 - level);
         l = l * f + l2 * f2; m = top;
 #pragma unroll
         for (int e = 0; e < 8; e++) o[e] = o[e] * f + __shfl_xor_sync(~0u, o[e], n) * f2;
@@ -3729,20 +3739,20 @@ __device__ void attend(const Cached &c, const Slot &h, int64_t b, int64_t i, int
         if (sub == 0) { s.top[warp] = m; s.sum[warp] = l; }
     }
     group_sync(1, STEP_THREADS);
-    if (4 * threadIdx.x < D) {
-        float top = -INFINITY, sum = 0, y[4] = {};
+    if (4 * (int)threadIdx.x < D) {
+        float top = -INFINITY, sum = 0, y[4] = {}; const int d = 4 * threadIdx.x;
+#pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) top = fmaxf(top, s.top[w]);
         const float level = top == -INFINITY ? 0.f : top;
+#pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) {
-            const float f = exp2f(s.top[w] - level);
+            const float f = exp2_fast(s.top[w] - level); const float4 x = *(const float4 *)&s.part[w][d];
             sum += f * s.sum[w];
-            for (int e = 0; e < 4; e++) if (4 * (int)threadIdx.x + e < D) y[e] += f * s.part[w][4 * threadIdx.x + e];
+            y[0] += f * x.x; y[1] += f * x.y; y[2] += f * x.z; y[3] += f * x.w;
         }
-        for (int e = 0; e < 4; e++) {
-            if (4 * (int)threadIdx.x + e >= D) continue;
-            if (live) y[e] = sum > 0 ? y[e] / sum : 0;
-            else y[e] = (y[e] + (i >= 0 && t > 0 ? s.far[4 * threadIdx.x + e] : 0)) * (float)splits;     /* a sum, as the mean of equal weights */
-        }
+        const float scale = !live ? (float)splits : sum > 0 ? 1 / sum : 0.f;     /* of a static head: a sum, as the mean of equal weights */
+#pragma unroll
+        for (int e = 0; e < 4; e++) y[e] = (y[e] + (!live && i >= 0 && t > 0 && d + e < D ? s.far[d + e] : 0.f)) * scale;
         put(4 * threadIdx.x, y, !live || i < 0 ? 0.f : sum > 0 ? level + log2f(sum) : -INFINITY);
     }
     group_sync(1, STEP_THREADS);
@@ -3768,7 +3778,7 @@ __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_consta
     const Cached &c = a.c; const int D = c.D;
     const int split = blockIdx.x % a.splits, item = blockIdx.x / a.splits, b = item / c.K;
     const Slot h = c.slots[item % c.K];
-    const int64_t i = a.position[b];
+    const int i = a.position[b];
     if (h.linear && split) return;
     if (h.live >= 0 && c.theta > 0 && i >= 0)
         for (int d = threadIdx.x; d < D / 2; d += STEP_THREADS) {
@@ -3845,11 +3855,9 @@ template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_states(c
     double ld[FILL_TERMS], scale[FILL_TERMS];
     for (int k = 0; k < FILL_TERMS; k++) {
         ld[k] = r0 + k < c.R ? log((double)c.decay[h.fixed * c.R + r0 + k]) : 0;
-        double top = -INFINITY, sum = 0;
+        double top = -INFINITY;
         for (int64_t j = threadIdx.x; j < t; j += STEP_THREADS) top = fmax(top, double(t - 1 - j) * ld[k] + alpha[j]);
-        top = block_reduce(top, largest);
-        for (int64_t j = threadIdx.x; j < t; j += STEP_THREADS) sum += exp(double(t - 1 - j) * ld[k] + alpha[j] - top);
-        scale[k] = top + log(block_reduce(sum, total));
+        scale[k] = block_reduce(top, largest);
         if (threadIdx.x == 0 && r0 + k < c.R) { state[2 * (r0 + k)] = (float)scale[k]; state[2 * (r0 + k) + 1] = float(scale[k] - (double)(float)scale[k]); }
     }
     const E *v = (const E *)a.qkv + b * a.T * (2 * c.U + c.K) * D + (2 * c.U + h.slot) * D; const int64_t step = (int64_t)(2 * c.U + c.K) * D;
@@ -3881,11 +3889,12 @@ template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_states(c
    number beside the value: whoever needs a word reads it until the number is right.  So there are no barriers between blocks, and no
    word is written twice in a step.  Columns of a product go to blocks in units of eight; a unit's weights are eight rows [8,K] of the
    transposed matrix, in chunks that fit a slot of the ring.  Sums have a fixed order: the same input gives the same bits.          */
+enum { STEP_LAYERS = 128 };
 enum { IN_EMBEDDING, IN_X, IN_HIDDEN, IN_HEADS };                                /* token and position; residual stream (both normed); inner; heads */
 enum { OUT_QKV, OUT_HIDDEN, OUT_X, OUT_LOGITS };
 struct Best { float value; int id; };
 struct Phase {
-    int attention, input, output, act, norm, K, Kp, N, units, chunk, chunks, first, direct;
+    int attention, input, output, act, norm, K, Kp, N, units, chunk, chunks, first, direct, layer, per; uint32_t by_per, by_heads;     /* by_x: 2^32 / x, rounded up */
     const char *w; const float *bias, *norm_w, *norm_b;
     const uint64_t *in; uint64_t *out;
     Cached cached;
@@ -3893,10 +3902,8 @@ struct Phase {
 struct Step {
     const Phase *program; int phases, B, C, V, stages, stage_bytes, row_bytes, units_x; float epsilon; double theta; int D;
     const float *wte, *wpe; float *logits; Best *best; const Best *last; int32_t *chosen; int *failed;
-    uint32_t number; int64_t longest;
-#ifdef STEP_CLOCK
-    long long *clocks;
-#endif
+    uint32_t number; int stream;                                      /* stream: 1 when the weights do not fit the second-level cache */
+    unsigned char splits[STEP_LAYERS];
     int32_t token[STEP_ROWS], position[STEP_ROWS];
 };
 enum { STEP_STAGES = 32, STEP_PARALLEL = 8, STEP_C = 2048, BATCH = 8 };
@@ -3940,19 +3947,29 @@ template <int N> __device__ __forceinline__ void await(uint32_t (&x)[N], const u
     for (int i = 0; i < N; i++) x[i] = i < n ? (uint32_t)word[i] : 0;
 }
 
-/* splits of a head's positions: all blocks busy, 64 positions or more each */
-__device__ __forceinline__ int splits_of(const Cached &c, int B, int64_t longest)
-{
-    const int heads = B * c.splitting, free = (int)gridDim.x - B * (c.K - c.splitting);
-    int n = heads ? free / heads : 1;
-    if (n > (longest + 63) / 64) n = int((longest + 63) / 64);
-    return n < 1 ? 1 : n > MAX_SPLITS ? MAX_SPLITS : n;
-}
 __device__ __forceinline__ void step_item(const Cached &c, int B, int splits, int item, int &b, int &slot, int &split)
 {
     const int heads = B * c.splitting * splits;
     if (item < heads) { split = item % splits; slot = item / splits % c.splitting; b = item / splits / c.splitting; }
     else { const int linear = c.K - c.splitting; split = 0; slot = c.splitting + (item - heads) % linear; b = (item - heads) / linear; }
+}
+
+/* the same with the row's first word, which comes last in x */
+__device__ __forceinline__ void await_row(uint32_t (&x)[BATCH + 1], const uint64_t *row, int c, int step, int n, bool in, Patience &patience)
+{
+    uint64_t word[BATCH + 1]; bool ready;
+    do {
+        ready = true;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) if (i < n) word[i] = look(row + c + i * step);
+        if (in) word[BATCH] = look(row);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) if (i < n) ready &= uint32_t(word[i] >> 32) == patience.number;
+        if (in) ready &= uint32_t(word[BATCH] >> 32) == patience.number;
+    } while (!ready && !patience.over());
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) x[i] = i < n ? (uint32_t)word[i] : 0;
+    x[BATCH] = in ? (uint32_t)word[BATCH] : 0;
 }
 
 __device__ __forceinline__ float activate(float x, int kind)
@@ -3968,7 +3985,7 @@ struct StepShared {
     float red[STEP_PARALLEL][STEP_WARPS][STEP_ROWS * 8];
     float2 rotation[STEP_ROWS][MAX_D / 2];
     float own[STEP_PARALLEL][STEP_ROWS * 8], norm_w[STEP_C], norm_b[STEP_C], bias[STEP_PARALLEL][8];
-    double part[STEP_WARPS][2]; Best best[STEP_WARPS][STEP_ROWS]; int32_t token[STEP_ROWS];
+    float2 part[STEP_WARPS]; Best best[STEP_WARPS][STEP_ROWS]; int32_t token[STEP_ROWS];
     AttendShared attend;
 };
 
@@ -3993,11 +4010,6 @@ template <class E, int NB> __device__ __forceinline__ void unit_product(float (&
     }
 }
 
-#ifdef STEP_CLOCK
-#define CLOCK(k) do { if (threadIdx.x == 0 && p < 64) a.clocks[(me * 64 + p) * 8 + (k)] = clock64(); } while (0)
-#else
-#define CLOCK(k) (void)0
-#endif
 template <class E, int NB>
 __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_constant__ Step a)
 {
@@ -4015,35 +4027,43 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
     __syncthreads();
     if (warp == STEP_WARPS) {                                                    /* the stream of weights */
         if (lane) return;
-        int piece = 0;
+        int stage = 0, turn = 1;
+        uint64_t policy;
+        if (a.stream) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+        else asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+        auto copy = [&](char *to, const char *from, uint32_t bytes, uint64_t *bar) {
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                         :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy) : "memory");
+        };
         for (int p = 0; p < a.phases; p++) {
             const Phase &f = a.program[p];
             if (f.attention) {
-                const Cached &c = f.cached; const int splits = splits_of(c, a.B, a.longest), items = a.B * (c.splitting * splits + c.K - c.splitting);
+                const Cached &c = f.cached; const int splits = a.splits[f.layer], items = a.B * (c.splitting * splits + c.K - c.splitting);
                 for (int item = me; item < items; item += G) {
-                    int b, slot, split; int64_t t, j0, j1;
+                    int b, slot, split, t, j0, j1;
                     step_item(c, a.B, splits, item, b, slot, split);
-                    const Slot h = c.slots[slot]; const int64_t i = a.position[b];
+                    const Slot h = c.slots[slot]; const int i = a.position[b];
                     if (i < 0 || h.live < 0) continue;
                     split_range(h, i, split, splits, t, j0, j1);
-                    const int64_t from = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E); const uint32_t bytes = uint32_t((j1 - j0) * c.D * sizeof(E));
-                    if (!bytes) continue;
+                    const int64_t from = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E); const uint32_t bytes = uint32_t((j1 - j0) * c.D * (int)sizeof(E));
+                    if (j1 <= j0) continue;
                     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.keys + from), "r"(bytes) : "memory");
                     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.values + from), "r"(bytes) : "memory");
                 }
                 continue;
             }
             const char *w = f.w; const int K = f.K, Kp = f.Kp, N = f.N, units = f.units, chunk = f.chunk, chunks = f.chunks; const bool direct = f.direct;
-            for (int u = (me + G - f.first % G) % G; u < units; u += G)
-                for (int n = 0; n < chunks; n++, piece++) {
-                    const int stage = piece % a.stages, k0 = n * chunk, k = Kp - k0 < chunk ? Kp - k0 : chunk, rows = direct && N - 8 * u < 8 ? N - 8 * u : 8;
+            for (int u = me - f.first + (me < f.first ? G : 0); u < units; u += G)
+                for (int n = 0; n < chunks; n++) {
+                    const int k0 = n * chunk, k = Kp - k0 < chunk ? Kp - k0 : chunk, rows = direct && N - 8 * u < 8 ? N - 8 * u : 8;
                     const uint32_t bytes = uint32_t(k * (int)sizeof(E));
                     char *to = ring + stage * a.stage_bytes;
-                    barrier_wait(&s.empty[stage], piece / a.stages % 2 ^ 1);
+                    barrier_wait(&s.empty[stage], turn);
                     barrier_expect(&s.full[stage], rows * bytes);
-                    if (!direct) copy_line(to, w + ((int64_t)u * Kp + k0) * 8 * (int64_t)sizeof(E), 8 * bytes, &s.full[stage]);
-                    else if (chunks == 1) copy_line(to, w + (int64_t)u * 8 * K * (int64_t)sizeof(E), rows * bytes, &s.full[stage]);
-                    else for (int r = 0; r < rows; r++) copy_line(to + r * bytes, w + (((int64_t)u * 8 + r) * K + k0) * (int64_t)sizeof(E), bytes, &s.full[stage]);
+                    if (!direct) copy(to, w + ((int64_t)u * Kp + k0) * 8 * (int64_t)sizeof(E), 8 * bytes, &s.full[stage]);
+                    else if (chunks == 1) copy(to, w + (int64_t)u * 8 * K * (int64_t)sizeof(E), rows * bytes, &s.full[stage]);
+                    else for (int r = 0; r < rows; r++) copy(to + r * bytes, w + (((int64_t)u * 8 + r) * K + k0) * (int64_t)sizeof(E), bytes, &s.full[stage]);
+                    if (++stage == a.stages) { stage = 0; turn ^= 1; }
                 }
         }
         return;
@@ -4081,10 +4101,9 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
         const int n = x / (NB * 8), c = (me + n * G) * 8 + x % 8;
         if (c < a.C) s.own[n][x % (NB * 8)] = embedded(x / 8 % NB, c);
     }
-    int piece = 0;
+    int stage = 0, turn = 0;
     for (int p = 0; p < a.phases; p++) {
         const Phase &f = s.phase[p & 1];
-        CLOCK(0);
         int next[(sizeof(Phase) / 4 + STEP_THREADS - 1) / STEP_THREADS];
 #pragma unroll
         for (int i = 0; i < (int)(sizeof next / 4); i++) {
@@ -4092,7 +4111,7 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             if (p + 1 < a.phases && x < (int)(sizeof(Phase) / 4)) next[i] = ((const int *)(a.program + p + 1))[x];
         }
         if (f.attention) {
-            const Cached &c = f.cached; const int splits = splits_of(c, a.B, a.longest), items = a.B * (c.splitting * splits + c.K - c.splitting);
+            const Cached &c = f.cached; const int splits = a.splits[f.layer], items = a.B * (c.splitting * splits + c.K - c.splitting);
             for (int item = me; item < items; item += G) {
                 int b, slot, split;
                 step_item(c, a.B, splits, item, b, slot, split);
@@ -4110,7 +4129,7 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                     }
                 });
             }
-        } else if (const int first = (me + G - f.first % G) % G; first < f.units || f.output == OUT_LOGITS) {
+        } else if (const int first = me - f.first + (me < f.first ? G : 0); first < f.units || f.output == OUT_LOGITS) {
             const int K = f.K, Kp = f.Kp, stride = Kp * (int)sizeof(E) + 16;
             auto fetch = [&](float *to, const float *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory"); };
             if (f.norm)
@@ -4119,103 +4138,113 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                 const int u = first + threadIdx.x / 2 * G;
                 if (u < f.units) fetch(s.bias[threadIdx.x / 2] + threadIdx.x % 2 * 4, f.bias + 8 * u + threadIdx.x % 2 * 4);
             }
-            /* one thread looks for one word until it is there; then all read theirs, most of which are */
-            if (f.input != IN_EMBEDDING) {
-                if (threadIdx.x == 0) {
-                    const int each = is_bf16<E>::value ? 2 : 1, words = f.input == IN_X ? a.B * K : a.B * K / each, per = f.cached.D / each / 2;
-                    uint32_t y[1];
-                    await(y, f.in + (f.input == IN_HEADS ? ((int64_t)(me % f.cached.K) * MAX_SPLITS + splits_of(f.cached, a.B, a.longest)) * per * 2 - 1 : me * 37 % words), 1, 1, patience);
-                }
-                sync();
-            }
-            CLOCK(1);
             auto fill = [&](int b, int c, float x) { ((E *)(xs + b * stride))[c] = from_float<E>(x); };
-            if (f.input == IN_EMBEDDING || f.input == IN_X) {                    /* (N1): a row's sums in double, by STEP_THREADS / NB threads */
-                enum { PER = STEP_THREADS / NB };
-                const int b = threadIdx.x / PER, r = threadIdx.x % PER; double sum = 0, squares = 0;
+            if (f.input == IN_EMBEDDING || f.input == IN_X) {                    /* (N1): STEP_THREADS / NB threads a row; sums about its first element */
+                enum { PER = STEP_THREADS / NB, MOST = STEP_C / PER, KEPT = MOST <= BATCH };
+                const int b = threadIdx.x / PER, r = threadIdx.x % PER; const bool in = b < a.B;
+                float v[BATCH], pivot = 0, sum = 0, squares = 0;
                 for (int c = r; c < K; c += BATCH * PER) {
-                    uint32_t x[BATCH]; const int n = b < a.B ? (K - c + PER - 1) / PER : 0;
-                    if (f.input == IN_X) await(x, f.in + (int64_t)b * K + c, PER, n, patience);
-                    else for (int i = 0; i < BATCH; i++) x[i] = i < n ? __float_as_uint(embedded(b, c + i * PER)) : 0;
+                    uint32_t x[BATCH + 1]; const int n = in ? (K - c + PER - 1) / PER : 0;
+                    if (f.input == IN_X) await_row(x, f.in + (int64_t)b * K, c, PER, n, in, patience);
+                    else {
 #pragma unroll
-                    for (int i = 0; i < BATCH; i++) if (c + i * PER < K) { const float v = __uint_as_float(x[i]); keep[b * K + c + i * PER] = v; sum += v; squares += (double)v * v; }
+                        for (int i = 0; i < BATCH; i++) x[i] = i < n ? __float_as_uint(embedded(b, c + i * PER)) : 0;
+                        x[BATCH] = __float_as_uint(embedded(b, 0));
+                    }
+                    pivot = __uint_as_float(x[BATCH]);
+#pragma unroll
+                    for (int i = 0; i < BATCH; i++)
+                        if (i < n) {
+                            v[i] = __uint_as_float(x[i]);
+                            if (!KEPT) keep[b * K + c + i * PER] = v[i];
+                            const float d = v[i] - pivot; sum += d; squares += d * d;
+                        }
                 }
+#pragma unroll
                 for (int m = 16; m; m >>= 1) { sum += __shfl_xor_sync(~0u, sum, m); squares += __shfl_xor_sync(~0u, squares, m); }
-                if (lane == 0) { s.part[warp][0] = sum; s.part[warp][1] = squares; }
+                if (lane == 0) s.part[warp] = make_float2(sum, squares);
                 asm volatile("cp.async.wait_all;" ::: "memory");
                 sync();
                 sum = squares = 0;
-                for (int w = 0; w < PER / 32; w++) { sum += s.part[b * (PER / 32) + w][0]; squares += s.part[b * (PER / 32) + w][1]; }
-                const double mean = sum / K; double variance = squares / K - mean * mean;
-                const float m = (float)mean, deviation = rsqrtf((float)(variance > 0 ? variance : 0) + a.epsilon);
-                for (int c = r; c < K; c += PER) {
-                    const float v = keep[b * K + c];
-                    fill(b, c, !f.norm ? v : (v - m) * deviation * s.norm_w[c] + (f.norm_b ? s.norm_b[c] : 0.f));
-                }
+#pragma unroll
+                for (int w = 0; w < PER / 32; w++) { const float2 x = s.part[b * (PER / 32) + w]; sum += x.x; squares += x.y; }
+                const float over = 1 / (float)K, mean = sum * over, deviation = rsqrtf(fmaxf(squares * over - mean * mean, 0.f) + a.epsilon), centre = mean + pivot;
+                auto out = [&](int c, float x) { fill(b, c, !f.norm ? x : (x - centre) * deviation * s.norm_w[c] + (f.norm_b ? s.norm_b[c] : 0.f)); };
+                if (KEPT) {
+#pragma unroll
+                    for (int i = 0; i < BATCH; i++) if (r + i * PER < K) out(r + i * PER, v[i]);
+                } else for (int c = r; c < K; c += PER) out(c, in ? keep[b * K + c] : 0.f);
             } else if (f.input == IN_HIDDEN) {
-                constexpr int each = is_bf16<E>::value ? 2 : 1; const int words = K / each, all = a.B * words;
-                for (int x = threadIdx.x; x < all; x += BATCH * STEP_THREADS) {
+                const int words = K / (is_bf16<E>::value ? 2 : 1);
+                for (int x = threadIdx.x; x < words; x += (NB == 1 ? BATCH : 1) * STEP_THREADS) {
                     uint32_t v[BATCH];
-                    await(v, f.in + x, STEP_THREADS, (all - x + STEP_THREADS - 1) / STEP_THREADS, patience);
+                    if (NB == 1) await(v, f.in + x, STEP_THREADS, (words - x + STEP_THREADS - 1) / STEP_THREADS, patience);
+                    else await(v, f.in + x, words, a.B, patience);
 #pragma unroll
                     for (int i = 0; i < BATCH; i++) {
-                        const int y = x + i * STEP_THREADS;
-                        if (y < all) *(uint32_t *)(xs + y / words * stride + y % words * 4) = v[i];
+                        if (NB == 1) { if (x + i * STEP_THREADS < words) *(uint32_t *)(xs + (x + i * STEP_THREADS) * 4) = v[i]; }
+                        else if (i < NB) *(uint32_t *)(xs + i * stride + x * 4) = v[i];
                     }
                 }
             } else {                                                             /* the splits of the heads, put together */
-                const Cached &c = f.cached; constexpr int each = is_bf16<E>::value ? 4 : 2; const int per = c.D / each, splits = splits_of(c, a.B, a.longest), all = a.B * c.K * per;
+                const Cached &c = f.cached; constexpr int each = is_bf16<E>::value ? 4 : 2; const int per = f.per, splits = a.splits[f.layer], all = a.B * c.K * per;
                 for (int x = threadIdx.x; x < all; x += STEP_THREADS) {
-                    const uint64_t *from = f.in + ((int64_t)(x / per) * MAX_SPLITS * per + x % per) * 2;
-                    uint64_t low[MAX_SPLITS], high[MAX_SPLITS]; bool ready;
+                    const int head = (int)__umulhi((uint32_t)x, f.by_per), b = f.by_heads ? (int)__umulhi((uint32_t)head, f.by_heads) : head, piece_of = x - head * per;
+                    const uint64_t *from = f.in + ((int64_t)head * MAX_SPLITS * per + piece_of) * 2;
+                    uint64_t low[MAX_SPLITS], high[MAX_SPLITS]; bool ready; uint32_t y0[1];
+                    await(y0, from + (splits - 1) * per * 2 + 1, 1, 1, patience);
                     do {
                         ready = true;
 #pragma unroll
-                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) look(from + (int64_t)n * per * 2, low[n], high[n]);
+                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) look(from + n * per * 2, low[n], high[n]);
 #pragma unroll
                         for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) ready &= uint32_t(high[n] >> 32) == a.number;
                     } while (!ready && !patience.over());
                     float top = -INFINITY, sum = 0, y[4] = {};
 #pragma unroll
+                    for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) top = fmaxf(top, __uint_as_float((uint32_t)high[n]));
+#pragma unroll
                     for (int n = 0; n < MAX_SPLITS; n++)
                         if (n < splits) {
-                            float v[4] = {};
+                            const float w = exp2_fast(__uint_as_float((uint32_t)high[n]) - top);
+                            sum += w;
                             if constexpr (is_bf16<E>::value) {
-                                v[0] = __uint_as_float((uint32_t)low[n] << 16); v[1] = __uint_as_float((uint32_t)low[n] & 0xFFFF0000u);
-                                v[2] = __uint_as_float(uint32_t(low[n] >> 32) << 16); v[3] = __uint_as_float(uint32_t(low[n] >> 32) & 0xFFFF0000u);
-                            } else { v[0] = __uint_as_float((uint32_t)low[n]); v[1] = __uint_as_float(uint32_t(low[n] >> 32)); }
-                            join(top, sum, y, __uint_as_float((uint32_t)high[n]), v);
+                                y[0] += w * __uint_as_float((uint32_t)low[n] << 16); y[1] += w * __uint_as_float((uint32_t)low[n] & 0xFFFF0000u);
+                                y[2] += w * __uint_as_float(uint32_t(low[n] >> 32) << 16); y[3] += w * __uint_as_float(uint32_t(low[n] >> 32) & 0xFFFF0000u);
+                            } else { y[0] += w * __uint_as_float((uint32_t)low[n]); y[1] += w * __uint_as_float(uint32_t(low[n] >> 32)); }
                         }
-                    const float scale = sum > 0 ? 1 / sum : 0; const int b = x / per / c.K, column = x / per % c.K * c.D + x % per * each;
-                    
+                    const float scale = 1 / sum; const int column = (head - b * c.K) * c.D + piece_of * each;
 #pragma unroll
                     for (int e = 0; e < each; e++) fill(b, column + e, y[e] * scale);
                 }
             }
-            for (int x = threadIdx.x; x < (Kp - K) * NB; x += STEP_THREADS) fill(x / (Kp - K), K + x % (Kp - K), 0.f);
+            if (Kp > K) for (int x = threadIdx.x; x < 32 * NB; x += STEP_THREADS) if (K + x % 32 < Kp) fill(x / 32, K + x % 32, 0.f);
             asm volatile("cp.async.wait_all;" ::: "memory");
             sync();
             const int part = lane / 4, quarter = lane % 4 * 8 * (int)sizeof(E);
-            CLOCK(2);
             if (f.output == OUT_LOGITS) {                                        /* a warp a unit; the best of each row on the way */
                 const int mine = first < f.units ? (f.units - first + G - 1) / G : 0;
                 float best[NB]; int id[NB];
                 for (int b = 0; b < NB; b++) { best[b] = -INFINITY; id[b] = 0x7FFFFFFF; }
-                for (int n = warp; n < mine; n += STEP_WARPS) {
-                    float acc[NB < 4 ? 4 : NB] = {}, acc2[NB < 4 ? 4 : NB] = {};
-                    for (int q = 0; q < f.chunks; q++) {
-                        const int x = piece + n * f.chunks + q, stage = x % a.stages, k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
-                        barrier_wait(&s.full[stage], x / a.stages % 2);
+                for (int n = 0; n < mine; n++) {
+                    float acc[NB < 4 ? 4 : NB] = {}, acc2[NB < 4 ? 4 : NB] = {}; const bool own = n % STEP_WARPS == warp;
+                    for (int q = 0; q < f.chunks; q++) {                         /* every warp passes every slot, lest one meets it a turn too late or early */
+                        const int k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
+                        barrier_wait(&s.full[stage], turn);
                         const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
-                        int g = 0;
-                        for (; g + 2 <= k / 32; g += 2) {
-                            unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
-                            unit_product<E, NB>(acc2, w + (g + 1) * 32 * sizeof(E), v + (g + 1) * 32 * sizeof(E), stride, lane);
+                        if (own) {
+                            int g = 0;
+#pragma unroll 4
+                            for (; g + 2 <= k / 32; g += 2) {
+                                unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+                                unit_product<E, NB>(acc2, w + (g + 1) * 32 * sizeof(E), v + (g + 1) * 32 * sizeof(E), stride, lane);
+                            }
+                            if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
                         }
-                        if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
-                        __syncwarp();
-                        if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(&s.empty[stage])), "r"((int)STEP_WARPS) : "memory");
+                        barrier_release(&s.empty[stage]);
+                        if (++stage == a.stages) { stage = 0; turn ^= 1; }
                     }
+                    if (!own) continue;
                     const int v = (first + n * G) * 8;
                     auto offer = [&](int b, int column, float y) {
                         if (b >= a.B || v + column >= f.N) return;
@@ -4234,7 +4263,6 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                         }
                     }
                 }
-                piece += mine * f.chunks;
 #pragma unroll
                 for (int b = 0; b < NB; b++) {
                     for (int m = 16; m; m >>= 1) {
@@ -4252,12 +4280,14 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             } else {
                 for (int u = first, done = 0; u < f.units; u += G, done++) {
                     float acc[NB < 4 ? 4 : NB] = {};
-                    for (int q = 0; q < f.chunks; q++, piece++) {
-                        const int stage = piece % a.stages, k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
-                        barrier_wait(&s.full[stage], piece / a.stages % 2);
+                    for (int q = 0; q < f.chunks; q++) {
+                        const int k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
+                        barrier_wait(&s.full[stage], turn);
                         const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
+#pragma unroll 4
                         for (int g = warp; g < k / 32; g += STEP_WARPS) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
                         barrier_release(&s.empty[stage]);
+                        if (++stage == a.stages) { stage = 0; turn ^= 1; }
                     }
                     float *to = s.red[done % STEP_PARALLEL][warp];
                     if constexpr (is_bf16<E>::value) { if (part < NB) *(float2 *)(to + part * 8 + lane % 4 * 2) = make_float2(acc[0], acc[1]); }
@@ -4269,7 +4299,6 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                             if (lane % 4 == 0) to[b * 8 + part] = y;
                         }
                     if (done % STEP_PARALLEL + 1 < STEP_PARALLEL && u + G < f.units) continue;
-                    CLOCK(3);
                     sync();
                     const int begin = done / STEP_PARALLEL * STEP_PARALLEL, count = (done - begin + 1) * NB * 8;
                     for (int x0 = 0; x0 < count; x0 += STEP_THREADS) {
@@ -4292,7 +4321,6 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                 }
             }
         }
-        CLOCK(4);
 #pragma unroll
         for (int i = 0; i < (int)(sizeof next / 4); i++) {
             const int x = threadIdx.x + i * STEP_THREADS;
@@ -4342,7 +4370,7 @@ bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t cap
         if (gpts_gpu_attention_prepare(&a) != GPTS_GPU_OK) { fail(g, GPTS_UNSUPPORTED, "%s%s", a.error, ""); return false; }
         pre = prepared_layout(&a, (int)heads->n);
     }
-    plan.decode_T = T;
+    plan.decode_T = T; g.generation++;
     std::vector<Slot> list; std::vector<int> ring(heads->n);
     int at = 0;
     for (size_t s = 0; s < heads->n; s++) { ring[s] = at; at += (int)ring_rows_of(heads, s, capacity); }
@@ -4412,15 +4440,11 @@ struct StepPlan {
     char *memory; size_t words, weights, program;                               /* offsets */
     int *failed; bool registered; uint32_t number; unsigned version; int units_x, row, stages, bytes; bool ready;
 };
-enum { STEP_STAGE = 12288 };
+enum { STEP_STAGE = 12288, STEP_READ = 16384 };
 
 template <class E> const void *step_kernel(int B)
 {
-#ifdef STEP_QUICK
-    return (const void *)step_run<E, 1>;
-#else
     return B == 1 ? (const void *)step_run<E, 1> : (const void *)step_run<E, 8>;
-#endif
 }
 
 /* a Hopper device and code for sm_90a in this build: elsewhere step_run is empty */
@@ -4436,14 +4460,15 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
 {
     gpts_model *m = s->model; const gpts_config &config = m->config;
     const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size; const int es = (int)g.size(), G = processor_count();
-    if (s->B > STEP_ROWS || !step_possible() || C % 32 || C > STEP_C || D % 16 || D > MAX_D || F % 8 || (C / 8 + G - 1) / G > STEP_PARALLEL) return false;
-    size_t at = 0; int64_t widest = C; const uint64_t *x = 0;
+    if (s->B > STEP_ROWS || !step_possible() || C % 32 || C > STEP_C || D % 16 || D > MAX_D || F % 8 || (C / 8 + G - 1) / G > STEP_PARALLEL || config.n_layer > STEP_LAYERS) return false;
+    size_t at = 0, layer = 0; int64_t widest = C; const uint64_t *x = 0;
     auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 127) / 128 * 128; return o; };
+    auto over = [](uint32_t d) { return d == 1 ? 0u : (uint32_t)((((uint64_t)1 << 32) + d - 1) / d); };
     auto words = [&](size_t count) { return (uint64_t *)(take(count * 8) + 1); };            /* + 1: tells an offset from NULL */
     auto data = [&](size_t l, gpts_parameter kind) { const int32_t t = m->layers[l].tensor[kind]; return t < 0 ? (const float *)0 : m->tensors[t].data; };
     auto product = [&](int input, int output, int64_t K, int64_t N, const float *bias, int act, int matrix) -> Phase & {
         Phase f; memset(&f, 0, sizeof f);
-        f.input = input; f.output = output; f.act = act; f.K = (int)K; f.Kp = (int)((K + 31) / 32 * 32); f.N = (int)N; f.units = (int)((N + 7) / 8); f.bias = bias;
+        f.layer = (int)layer; f.input = input; f.output = output; f.act = act; f.K = (int)K; f.Kp = (int)((K + 31) / 32 * 32); f.N = (int)N; f.units = (int)((N + 7) / 8); f.bias = bias;
         const int most = STEP_STAGE / (8 * es);
         f.chunks = (f.Kp + most - 1) / most; f.chunk = ((f.Kp + f.chunks - 1) / f.chunks + 31) / 32 * 32; f.chunks = (f.Kp + f.chunk - 1) / f.chunk;
         f.first = output == OUT_X ? 0 : (int)(C / 8 % G); f.direct = output == OUT_LOGITS;
@@ -4454,6 +4479,7 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
     auto normed = [&](Phase &f, const float *w, const float *b) { f.norm = w != 0; f.norm_w = w; f.norm_b = b; f.in = x; f.input = x ? IN_X : IN_EMBEDDING; };
     for (size_t l = 0; l < (size_t)config.n_layer; l++) {
         const gpts_layer &y = m->layers[l]; const gpts_heads &h = y.heads;
+        layer = l;
         if (y.window > 1 || y.hidden % 8 || (!y.hidden && !h.K)) return false;
         const int64_t K = (int64_t)h.K * D, N = (2 * (int64_t)h.U + (int64_t)h.K) * D, inner = (int64_t)y.hidden;
         if (y.hidden) {
@@ -4465,11 +4491,11 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
             Phase &f = product(IN_X, OUT_QKV, C, N, data(l, GPTS_P_ATTN_B), 0, y.tensor[GPTS_P_ATTN_W]);
             normed(f, data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B)); const uint64_t *qkv = f.out = words(s->B * N);
             Phase a; memset(&a, 0, sizeof a);
-            a.attention = 1; a.in = qkv; const uint64_t *parts = a.out = words(s->B * h.K * MAX_SPLITS * D / (es == 2 ? 2 : 1));
+            a.attention = 1; a.layer = (int)l; a.in = qkv; const uint64_t *parts = a.out = words(s->B * h.K * MAX_SPLITS * D / (es == 2 ? 2 : 1));
             if (!cached_of(g, a.cached, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D), config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
             p.phases.push_back(a); p.matrix.push_back(-1);
             Phase &o = product(IN_HEADS, OUT_X, K, C, data(l, GPTS_P_ATTN_PROJ_B), 0, y.tensor[GPTS_P_ATTN_PROJ_W]);
-            o.in = parts; o.cached = a.cached; x = o.out = words(s->B * C);
+            o.in = parts; o.cached = a.cached; o.per = (int)D / (es == 2 ? 4 : 2); o.by_per = over((uint32_t)o.per); o.by_heads = over((uint32_t)h.K); x = o.out = words(s->B * C);
         }
         if (!F) continue;
         Phase &f = product(IN_X, OUT_HIDDEN, C, F, data(l, GPTS_P_MLP_FC_B), config.activation, y.tensor[GPTS_P_MLP_FC_W]);
@@ -4504,7 +4530,7 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
     cudaGetLastError();
     const void *kernel = es == 2 ? step_kernel<bf16>(NB) : step_kernel<float>(NB);
     return fine(g, cudaMemsetAsync(p.memory, 0, p.words, g.stream), "the words of a step") &&
-           fine(g, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.bytes), "a step's shared memory");
+           fine(g, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit), "a step's shared memory");
 }
 /* weights and program follow the model's parameters */
 void step_refresh(Gpu &g, gpts_session *s, StepPlan &p)
@@ -4541,21 +4567,30 @@ void gpu_step_end(void *device, gpts_session *s)
 gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n, int32_t *more)
 {
     Gpu &g = gpu_of(device); gpts_model *m = s->model;
-    if (s->B > STEP_ROWS) return GPTS_UNSUPPORTED;
+    size_t read = 0;                                         /* long contexts are bound by reading them, which many blocks do best */
+    for (size_t b = 0; b < s->B; b++) if (ids[b] >= 0) read += (size_t)s->position[b] + n;
+    if (s->B > STEP_ROWS || (s->B > 1 && read > STEP_READ)) return GPTS_UNSUPPORTED;
     if (!s->plan) {
         StepPlan *p = new (std::nothrow) StepPlan();
         if (!p) return GPTS_UNSUPPORTED;
         s->plan = p; p->ready = step_build(g, s, *p);
-        if (g.status != GPTS_OK) return GPTS_DEVICE;
+        if (g.status != GPTS_OK) return gpu_status(device, m->error);
     }
     StepPlan &p = *(StepPlan *)s->plan;
     if (!p.ready) return GPTS_UNSUPPORTED;
+    for (size_t i = 0; i < p.phases.size(); i++)
+        if (p.phases[i].attention) {
+            Cached now; const size_t l = (size_t)p.phases[i].layer;
+            if (!cached_of(g, now, &m->layers[l].heads, &s->caches[l], m->config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)m->layers[l].heads.D), m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0)) return gpu_status(device, m->error);
+            if (memcmp(&now, &p.phases[i].cached, sizeof now)) { p.phases[i].cached = p.phases[i + 1].cached = now; p.version--; }
+        }
     step_refresh(g, s, p);
     const size_t V = (size_t)m->config.vocab_size; const int G = processor_count();
     const int64_t B = (int64_t)s->B;
     Step a; memset(&a, 0, sizeof a);
     a.program = (const Phase *)(p.memory + p.program); a.phases = (int)p.phases.size(); a.B = (int)B; a.C = (int)m->config.n_embd; a.V = (int)V;
-    a.stages = p.stages; a.stage_bytes = STEP_STAGE; a.row_bytes = p.row; a.units_x = p.units_x; a.epsilon = (float)m->config.layer_norm_epsilon;
+    a.stages = p.stages; a.stream = p.program - p.weights + V * (size_t)m->config.n_embd * g.size() > ((size_t)32 << 20);
+    a.stage_bytes = STEP_STAGE; a.row_bytes = p.row; a.units_x = p.units_x; a.epsilon = (float)m->config.layer_norm_epsilon;
     a.theta = m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0; a.D = a.C / (int)m->config.n_head;
     a.wte = m->tensors[0].data; a.wpe = m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0;
     auto up = [](size_t x) { return (x + 127) / 128 * 128; };
@@ -4563,36 +4598,229 @@ gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n
     int32_t *chosen = 0;
     if (n > 1 && !(chosen = scratch<int32_t>(g, SCRATCH_ROWS, (n - 1) * s->B * 4))) return gpu_status(device, m->error);
     const void *kernel = g.type == GPTS_GPU_BF16 ? step_kernel<bf16>((int)B) : step_kernel<float>((int)B);
-#ifdef STEP_CLOCK
-    static long long *clocks; if (!clocks) cudaMalloc((void **)&clocks, 132 * 64 * 8 * 8);
-    a.clocks = clocks;
-    if (getenv("STEP_PHASES")) a.phases = atoi(getenv("STEP_PHASES"));
-    static int calls; calls++;
-#endif
     for (size_t i = 0; i < n; i++) {
-        a.number = ++p.number; a.longest = 0;
+        int64_t longest = 0;
+        a.number = ++p.number;
         for (int64_t b = 0; b < B; b++) {
             const bool rests = ids[b] < 0;
             a.token[b] = i || rests ? 0 : ids[b]; a.position[b] = rests ? -1 : s->position[b] + (int32_t)i;
-            if (a.position[b] >= a.longest) a.longest = a.position[b] + 1;
+            if (a.position[b] >= longest) longest = a.position[b] + 1;
         }
+        for (const Phase &f : p.phases)                                          /* all blocks busy, 64 positions or more each */
+            if (f.attention) {
+                const int64_t heads = B * f.cached.splitting, room = heads ? (G - B * (f.cached.K - f.cached.splitting)) / heads : 1, most = (longest + 63) / 64;
+                const int64_t splits = room < most ? room : most;
+                a.splits[f.layer] = (unsigned char)(splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits);
+            }
         for (int64_t b = B; b < STEP_ROWS; b++) a.position[b] = -1;
         a.last = i ? best + (p.number - 1) % 2 * G * STEP_ROWS : 0; a.best = best + p.number % 2 * G * STEP_ROWS; a.chosen = i ? chosen + (i - 1) * s->B : 0;
         void *arguments[1] = { &a };
         if (!fine(g, cudaLaunchCooperativeKernel(kernel, dim3((unsigned)G), dim3(STEP_THREADS + 32), arguments, (size_t)p.bytes, g.stream), "a step")) break;
     }
-#ifdef STEP_CLOCK
-    if (calls == 3 && !getenv("STEP_PHASES")) {
-        static long long h[132][64][8]; cudaMemcpy(h, clocks, sizeof h, cudaMemcpyDeviceToHost);
-        for (int b = 0; b < 132; b += 37) for (int p2 = 0; p2 < 17 && p2 < a.phases; p2++)
-            printf("block %3d phase %2d %s: begin %7lld  canary %5lld  ready %5lld  products %5lld  end %5lld\n", b, p2, p.phases[p2].attention ? "A" : p.phases[p2].output == OUT_QKV ? "Q" : p.phases[p2].output == OUT_HIDDEN ? "F" : p.phases[p2].output == OUT_X ? "X" : "L",
-                   h[b][p2][0] - h[b][0][0], h[b][p2][1] - h[b][p2][0], h[b][p2][2] - h[b][p2][0], h[b][p2][3] - h[b][p2][0], h[b][p2][4] - h[b][p2][0]);
-    }
-#endif
     if (n > 1) fine(g, cudaMemcpyAsync(more, chosen, (n - 1) * s->B * 4, cudaMemcpyDeviceToHost, g.stream), "a step");
     gpu_download(device, s->logits, a.logits, s->B * V * 4);
     if (*p.failed) { *p.failed = 0; fail(g, GPTS_DEVICE, "%s%s", "a step waited too long for a part of itself", ""); }
     return gpu_status(device, m->error);
+}
+
+/* ==== @@FIT =================================================================================================================
+   Calibration of one layer: what N sequences say of each live head.  Tiles of 64 by 64 cells, fp32 arithmetic on values in shared
+   memory, sums over cells in double; every sum has its order.  Each tile is visited once, for all sequences.
+
+   card  M = mean over n of A_n, A[n,i,j] = exp(scale q[i].k[j] - lse[n,i]); cells raised to 1e-9, rows scaled to 1            (C1)
+         column[j] = sum_i M[i,j], diagonal[d] = sum_i M[i,i-d], information = sum M ln M
+         variance, divergence, output: (S1) (S2) (S3), from the sums of A^2, A ln A, mean^2, mean ln mean, and of
+         (M V_n - y_n) G (M V_n - y_n)^T, G = W_o W_o^T.      O(N T^2 D), T^2 floats at a time; tests/gpu/session.c              */
+struct Calibration {
+    const void *qkv, *y; const float *lse, *gram; float *mean; double *rows, *tiles, *columns, *diagonals, *information, *changes;
+    int64_t N, T; int U, K, D, live, slot, blocks; float scale;
+};
+enum { CALIBRATE = 64, SEGMENTS = 32 };
+
+/* A tile of rows [t0, t0 + 64) and columns [d0, d0 + 64) of one head to shared memory, turned: to[d][t ^ 4 (d / 8 % 8)], zeros outside */
+template <class E> __device__ __forceinline__ void calibration_load(float *to, const E *from, int64_t step, int64_t t0, int64_t T, int d0, int D)
+{
+    for (int x = threadIdx.x; x < CALIBRATE * CALIBRATE / 8; x += 256) {
+        const int r = x / 8, d = x % 8 * 8;
+#pragma unroll
+        for (int e = 0; e < 8; e++) to[(d + e) * CALIBRATE + (r ^ 4 * (d / 8))] = t0 + r < T && d0 + d + e < D ? to_float(from[(t0 + r) * step + d0 + d + e]) : 0.f;
+    }
+}
+__device__ __forceinline__ void calibration_product(float (&s)[4][4], const float *a, const float *b, int ty, int tx)
+{
+#pragma unroll 8
+    for (int d = 0; d < CALIBRATE; d++) {
+        const float4 x = *(const float4 *)(a + d * CALIBRATE + (4 * ty ^ 4 * (d / 8))), y = *(const float4 *)(b + d * CALIBRATE + (4 * tx ^ 4 * (d / 8)));
+        const float u[4] = { x.x, x.y, x.z, x.w }, v[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) s[i][j] += u[i] * v[j];
+    }
+}
+__device__ __forceinline__ double calibration_sum(double x) { return block_reduce(x, total); }
+
+/* the mean of a tile: mean [T,T] =; rows [T,blocks] = sums of its raised cells; tiles [.,4] = sums of A^2, A ln A, mean^2, mean ln mean */
+template <class E> __global__ __launch_bounds__(256) void calibrate_tiles(const __grid_constant__ Calibration a)
+{
+    __shared__ __align__(16) float q[CALIBRATE * CALIBRATE], k[CALIBRATE * CALIBRATE];
+    int m = int((sqrt(8. * blockIdx.x + 1) - 1) / 2);
+    while ((m + 1) * (m + 2) / 2 <= (int)blockIdx.x) m++;
+    while (m * (m + 1) / 2 > (int)blockIdx.x) m--;
+    const int n0 = blockIdx.x - m * (m + 1) / 2, tx = threadIdx.x % 16, ty = threadIdx.x / 16; const int64_t i0 = int64_t(m) * CALIBRATE, j0 = int64_t(n0) * CALIBRATE, step = (2 * a.U + a.K) * a.D;
+    float mean[4][4] = {}; double squares = 0, entropy = 0, of_mean = 0, cross = 0;
+    for (int64_t n = 0; n < a.N; n++) {
+        const E *from = (const E *)a.qkv + n * a.T * step + a.live * a.D;
+        float s[4][4] = {}, some = 0, more = 0;
+        for (int d0 = 0; d0 < a.D; d0 += CALIBRATE) {
+            __syncthreads();
+            calibration_load(q, from, step, i0, a.T, d0, a.D);
+            calibration_load(k, from + a.U * a.D, step, j0, a.T, d0, a.D);
+            __syncthreads();
+            calibration_product(s, q, k, ty, tx);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int64_t t = i0 + 4 * ty + i; const float lse = t < a.T ? a.lse[(n * a.U + a.live) * a.T + t] : 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (t >= a.T || j0 + 4 * tx + j > t) continue;
+                const float x = s[i][j] * a.scale - lse, p = expf(x);
+                mean[i][j] += p; some += p * p; more += p > 0 ? p * x : 0.f;
+            }
+        }
+        squares += some; entropy += more;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int64_t t = i0 + 4 * ty + i; double row = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            if (t >= a.T || j0 + 4 * tx + j > t) continue;
+            const double p = (double)mean[i][j] / (double)a.N;
+            of_mean += p * p;
+            if (p > 0) cross += p * log(p);
+            const float raised = (float)(p > 1e-9 ? p : 1e-9);
+            row += raised; a.mean[t * a.T + j0 + 4 * tx + j] = raised;
+        }
+        for (int x = 8; x; x >>= 1) row += __shfl_xor_sync(~0u, row, x);
+        if (tx == 0 && t < a.T) a.rows[t * a.blocks + n0] = row;
+    }
+    squares = calibration_sum(squares); entropy = calibration_sum(entropy); of_mean = calibration_sum(of_mean); cross = calibration_sum(cross);
+    if (threadIdx.x == 0) { double *to = a.tiles + 4 * blockIdx.x; to[0] = squares; to[1] = entropy; to[2] = of_mean; to[3] = cross; }
+}
+/* rows scaled to 1; a block a row */
+__global__ void calibrate_rows(const __grid_constant__ Calibration a)
+{
+    const int64_t i = blockIdx.x; double sum = 0, information = 0;
+    for (int n = 0; n <= i / CALIBRATE; n++) sum += a.rows[i * a.blocks + n];
+    for (int64_t j = threadIdx.x; j <= i; j += blockDim.x) {
+        const double p = (double)a.mean[i * a.T + j] / sum;
+        a.mean[i * a.T + j] = (float)p; information += p * log(p);
+    }
+    information = calibration_sum(information);
+    if (threadIdx.x == 0) a.information[i] = information;
+}
+/* sums over a segment of rows, by key and by distance: columns, diagonals [SEGMENTS,T] */
+__global__ void calibrate_masses(const __grid_constant__ Calibration a)
+{
+    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, per = (a.T + SEGMENTS - 1) / SEGMENTS, begin = blockIdx.y * per, end = begin + per < a.T ? begin + per : a.T;
+    if (x >= a.T) return;
+    double column = 0, diagonal = 0;
+#pragma unroll 4
+    for (int64_t i = begin > x ? begin : x; i < end; i++) { column += a.mean[i * a.T + x]; diagonal += a.mean[i * a.T + i - x]; }
+    a.columns[blockIdx.y * a.T + x] = column; a.diagonals[blockIdx.y * a.T + x] = diagonal;
+}
+/* gram [D,D] = W_o W_o^T of one head */
+__global__ void calibrate_gram(float *gram, const float *proj, int D, int64_t C)
+{
+    const int x = blockIdx.x * blockDim.x + threadIdx.x; double s = 0;
+    if (x >= D * D) return;
+    for (int64_t c = 0; c < C; c++) s += (double)proj[x / D * C + c] * (double)proj[x % D * C + c];
+    gram[x] = (float)s;
+}
+/* (S3): a block 64 rows of one sequence */
+template <class E> __global__ __launch_bounds__(256) void calibrate_change(const __grid_constant__ Calibration a)
+{
+    extern __shared__ __align__(16) float shared[];
+    float *p = shared, *v = p + CALIBRATE * CALIBRATE, *r = v + CALIBRATE * CALIBRATE;      /* r [64,D] */
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, D = a.D; const int64_t m = blockIdx.x, n = blockIdx.y, i0 = m * CALIBRATE, step = (2 * a.U + a.K) * D;
+    const E *from = (const E *)a.qkv + n * a.T * step + (2 * a.U + a.slot) * D, *y = (const E *)a.y + n * a.T * a.K * D + a.slot * D;
+    for (int d0 = 0; d0 < D; d0 += CALIBRATE) {
+        float s[4][4] = {};
+        for (int64_t j0 = 0; j0 <= i0; j0 += CALIBRATE) {
+            __syncthreads();
+            for (int x = threadIdx.x; x < CALIBRATE * CALIBRATE; x += 256) {
+                const int64_t i = i0 + x / CALIBRATE, j = j0 + x % CALIBRATE; const int key = x % CALIBRATE, d = d0 + x % CALIBRATE, t = x / CALIBRATE;
+                p[key * CALIBRATE + (t ^ 4 * (key / 8))] = i < a.T && j <= i ? a.mean[i * a.T + j] : 0.f;
+                v[t * CALIBRATE + (key ^ 4 * (t / 8))] = j0 + t < a.T && d < D ? to_float(from[(j0 + t) * step + d]) : 0.f;
+            }
+            __syncthreads();
+            calibration_product(s, p, v, ty, tx);
+        }
+        for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {
+            const int64_t t = i0 + 4 * ty + i; const int d = d0 + 4 * tx + j;
+            if (d < D) r[(4 * ty + i) * D + d] = t < a.T ? s[i][j] - to_float(y[t * a.K * D + d]) : 0.f;
+        }
+    }
+    __syncthreads();
+    double change = 0;
+    for (int x = threadIdx.x; x < CALIBRATE * D; x += 256) {
+        const float *row = r + x / D * D; float t = 0;
+        for (int d = 0; d < D; d++) t += row[d] * a.gram[d * D + x % D];
+        change += (double)t * (double)row[x % D];
+    }
+    change = calibration_sum(change);
+    if (threadIdx.x == 0) a.changes[n * gridDim.x + m] = change;
+}
+gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_t T, size_t C, const void *qkv, const void *y, const gpts_real *lse, const gpts_real *proj, double scale,
+                          gpts_calibration *c, size_t layer, char *error)
+{
+    Gpu &g = gpu_of(device);
+    const int64_t D = (int64_t)heads->D, blocks = ((int64_t)T + CALIBRATE - 1) / CALIBRATE, tiles = blocks * (blocks + 1) / 2, rows = (int64_t)T;
+    Calibration a; memset(&a, 0, sizeof a);
+    size_t at = 0;
+    auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 255) / 256 * 256; return o; };
+    const size_t mean = take((size_t)(rows * rows) * 4), row = take((size_t)(rows * blocks) * 8), tile = take((size_t)tiles * 32), information = take((size_t)rows * 8), columns = take((size_t)(SEGMENTS * rows) * 8),
+                 diagonals = take((size_t)(SEGMENTS * rows) * 8), changes = take(N * (size_t)blocks * 8), gram = take((size_t)(D * D) * 4);
+    char *memory = 0;
+    if (!fine(g, cudaMalloc((void **)&memory, at), "the calibration")) return gpu_status(device, error);
+    a.qkv = qkv; a.y = y; a.lse = lse; a.mean = (float *)(memory + mean); a.rows = (double *)(memory + row); a.tiles = (double *)(memory + tile); a.information = (double *)(memory + information);
+    a.columns = (double *)(memory + columns); a.diagonals = (double *)(memory + diagonals); a.changes = (double *)(memory + changes); a.gram = (float *)(memory + gram);
+    a.N = (int64_t)N; a.T = rows; a.U = (int)heads->U; a.K = (int)heads->K; a.D = (int)D; a.blocks = (int)blocks; a.scale = (float)scale;
+    const int shared = (2 * CALIBRATE * CALIBRATE + CALIBRATE * (int)D) * 4;
+    std::vector<double> host((at - row) / 8);
+    auto sum = [&](size_t from, size_t n, size_t step) { double s = 0; for (size_t i = 0; i < n; i++) s += host[(from - row) / 8 + i * step]; return s; };
+    for (size_t k = 0; k < heads->K && g.status == GPTS_OK; k++) {
+        if (heads->live_slot[k] < 0) continue;
+        const size_t h = layer * c->H + (size_t)heads->kept[k]; const double n = (double)N, t = (double)T;
+        a.live = heads->live_slot[k]; a.slot = (int)k;
+        calibrate_gram<<<grid(D * D, 128), 128, 0, g.stream>>>((float *)(memory + gram), proj + k * (size_t)D * C, (int)D, (int64_t)C);
+        if (g.type == GPTS_GPU_BF16) {
+            calibrate_tiles<bf16><<<(unsigned)tiles, 256, 0, g.stream>>>(a);
+            calibrate_rows<<<(unsigned)T, 256, 0, g.stream>>>(a);
+            cudaFuncSetAttribute(calibrate_change<bf16>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+            calibrate_change<bf16><<<dim3((unsigned)blocks, (unsigned)N), 256, shared, g.stream>>>(a);
+        } else {
+            calibrate_tiles<float><<<(unsigned)tiles, 256, 0, g.stream>>>(a);
+            calibrate_rows<<<(unsigned)T, 256, 0, g.stream>>>(a);
+            cudaFuncSetAttribute(calibrate_change<float>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+            calibrate_change<float><<<dim3((unsigned)blocks, (unsigned)N), 256, shared, g.stream>>>(a);
+        }
+        calibrate_masses<<<dim3(grid(rows, 128), SEGMENTS), 128, 0, g.stream>>>(a);
+        launched(g, "calibration");
+        gpu_download(device, host.data(), memory + row, host.size() * 8);
+        for (size_t j = 0; j < T; j++) { c->column[h * T + j] = sum(columns + j * 8, SEGMENTS, T); c->diagonal[h * T + j] = sum(diagonals + j * 8, SEGMENTS, T); }
+        const double squares = sum(tile, (size_t)tiles, 4), entropy = sum(tile + 8, (size_t)tiles, 4), of_mean = sum(tile + 16, (size_t)tiles, 4), cross = sum(tile + 24, (size_t)tiles, 4);
+        c->information[h] = sum(information, T, 1);
+        c->variance[h] = N > 1 ? fmax(0., squares - n * of_mean) / ((n - 1) * t * t) : 0;
+        c->divergence[h] = fmax(0., (entropy / n - cross) / t);
+        c->output[h] = fmax(0., sum(changes, N * (size_t)blocks, 1)) / (n * t);
+        for (size_t i = 0; c->mean && i < T; i++) gpu_download(device, c->mean + (h * T + i) * T, a.mean + i * T, (i + 1) * 4);
+    }
+    cudaStreamSynchronize(g.stream);
+    cudaFree(memory);
+    return gpu_status(device, error);
 }
 
 /* ---- replay: a step's work is queued once as it is, once into a graph, and from then on launched as one -------------------------- */
@@ -4658,9 +4886,8 @@ void gpu_table(Gpu &g)
     o.activation_forward = gpu_activation_forward; o.activation_backward = gpu_activation_backward; o.activation_exchange = gpu_activation_exchange;
     o.add_forward = gpu_add_forward; o.add_backward = gpu_add_backward; o.window_forward = gpu_window_forward; o.window_backward = gpu_window_backward;
     o.attention_forward = gpu_attention_forward; o.attention_backward = gpu_attention_backward;
-    o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode; o.step_end = gpu_step_end;
-    if (getenv("GPTS_STEP")) o.step = gpu_step;
-    o.logits = gpu_logits; o.likeliest = gpu_likeliest; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
+    o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode; o.step = gpu_step; o.step_end = gpu_step_end;
+    o.logits = gpu_logits; o.likeliest = gpu_likeliest; o.calibrate = gpu_calibrate; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
 }
 gpts_status refuse(gpts_model *m, gpts_status status, const char *format, ...)
 {

@@ -762,6 +762,35 @@ static void compare_cached(const model_case *c, size_t prefix)
     gpts_model_free(&m);
     free(full); free(ids);
 }
+
+/* Greedy decoding is sampling at temperature 0, token by token. */
+static void greedy_decoding_takes_the_likeliest(void)
+{
+    enum { B = 2, N = 9 };
+    model_case c;
+    gpts_model m;
+    gpts_session s, r;
+    gpts_sampling greedy = { 0, 0, 0 };
+    gpts_rng rng = { 1, 0 };
+    int32_t ids[B * 4] = { 1, 2, 3, 4, 5, 6, 7, 8 }, many[N * B], one[B];
+    size_t i, b, V;
+    memset(&c, 0, sizeof c);
+    c.name = "greedy"; c.V = 37; c.positions = 16; c.L = 2; c.H = 2; c.C = 16; c.F = -1; c.bias = c.tied = 1;
+    V = (size_t)c.V;
+    t_status(case_model(&m, &c, NULL), GPTS_OK);
+    t_status(gpts_session_init(&s, &m, B, 14, NULL), GPTS_OK); t_status(gpts_session_init(&r, &m, B, 14, NULL), GPTS_OK);
+    t_status(gpts_session_prefill(&s, ids, 4, NULL), GPTS_OK); t_status(gpts_session_prefill(&r, ids, 4, NULL), GPTS_OK);
+    t_status(gpts_session_greedy(&s, many, N), GPTS_OK);
+    for (i = 0; i < N; i++) {
+        for (b = 0; b < B; b++) { one[b] = gpts_sample(gpts_session_logits(&r, b), V, &greedy, &rng); t_equal(one[b], many[i * B + b]); }
+        t_status(gpts_session_decode(&r, one), GPTS_OK);
+    }
+    t_ok(!memcmp(s.logits, r.logits, B * V * sizeof *s.logits));
+    t_status(gpts_session_greedy(&s, many, 2), GPTS_TOO_LONG);
+    t_status(gpts_session_decode(&s, (one[0] = 37, one)), GPTS_BAD_ARGUMENT);
+    gpts_session_free(&s); gpts_session_free(&r); gpts_model_free(&m);
+}
+
 static void cached_logits_equal_uncached(void)                  /* (A3) (M3) */
 {
     int k;
@@ -963,6 +992,7 @@ int main(int argc, char **argv)
     T(E15_zeroed_objects_can_be_freed_twice);
     T(cached_logits_equal_uncached);
     T(bfloat16_learns_and_decodes);
+    T(greedy_decoding_takes_the_likeliest);
     T(rows_of_different_length_decode_as_alone);
     T(sampling_is_defined_at_every_edge_E70);
     T(E25_random_numbers_are_a_function_of_seed_and_counter);

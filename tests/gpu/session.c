@@ -145,6 +145,38 @@ static void greedy_equals_sampling_and_repeats(void)
     }
 }
 
+/* (C1) (S1) (S2) (S3) on the device = on the CPU, for every live head; other heads stay out */
+static double apart(const double *a, const double *b, size_t n)
+{
+    double d = 0, size = 0; size_t i;
+    for (i = 0; i < n; i++) { d += (a[i] - b[i]) * (a[i] - b[i]); size += b[i] * b[i]; }
+    return size > 0 ? sqrt(d / size) : sqrt(d);
+}
+static void calibration_equals_the_cpus_C1_S1_S2_S3(void)
+{
+    static const int which[4] = { 1, 5, 6, 8 };
+    int k, type;
+    for (k = 0; k < 4; k++) for (type = GPTS_GPU_F32; type <= GPTS_GPU_BF16; type += GPTS_GPU_BF16 - GPTS_GPU_F32) {
+        enum { N = 5 };
+        const model_case *c = &cases[which[k]]; size_t T = c->S && c->S < 150 ? 100 : 150, n = (size_t)(c->L * c->H), i; gpts_model a, b; gpts_calibration x, y; gpts_rng rng = { 4, 0 };
+        int32_t ids[N * 150]; double limit = type == GPTS_GPU_F32 ? 2e-5 : 2e-2; char text[200];
+        memset(&x, 0, sizeof x); memset(&y, 0, sizeof y);
+        x.keep_mean = y.keep_mean = 1;
+        for (i = 0; i < N * T; i++) ids[i] = (int32_t)gpts_rng_below(&rng, (uint64_t)c->V);
+        calm_model(&a, c); calm_model(&b, c);
+        t_status(gpts_gpu_attach_precision(&b, 0, type), GPTS_OK);
+        t_status(gpts_calibrate(&x, &a, ids, N, T), GPTS_OK); t_status(gpts_calibrate(&y, &b, ids, N, T), GPTS_OK);
+        snprintf(text, sizeof text, "%s, %s: column %.1e diagonal %.1e information %.1e variance %.1e divergence %.1e output %.1e", c->name, type == GPTS_GPU_F32 ? "fp32" : "bf16",
+                 apart(y.column, x.column, n * T), apart(y.diagonal, x.diagonal, n * T), apart(y.information, x.information, n), apart(y.variance, x.variance, n),
+                 apart(y.divergence, x.divergence, n), apart(y.output, x.output, n));
+        if (!(apart(y.column, x.column, n * T) <= limit && apart(y.diagonal, x.diagonal, n * T) <= limit && apart(y.information, x.information, n) <= limit &&
+              apart(y.variance, x.variance, n) <= 10 * limit && apart(y.divergence, x.divergence, n) <= 10 * limit && apart(y.output, x.output, n) <= 10 * limit)) t_fail(__FILE__, __LINE__, text);
+        for (i = 0; i < n; i++) t_equal(x.variance[i] < 0, y.variance[i] < 0);
+        { double size = 0, d = distance(y.mean, x.mean, n * T * T, &size); t_ok(sqrt(d / size) <= limit); }
+        gpts_calibration_free(&x); gpts_calibration_free(&y); gpts_model_free(&a); gpts_model_free(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--light")) { light = 1; argv[1] = argv[0]; argv++; argc--; }
@@ -162,6 +194,7 @@ int main(int argc, char **argv)
     T(one_launch_a_step_fp32);
     T(one_launch_a_step_bf16);
     T(greedy_equals_sampling_and_repeats);
+    T(calibration_equals_the_cpus_C1_S1_S2_S3);
     printf("  largest errors: fp32 %.1e by operations, %.1e in one launch; bf16 %.1e, %.1e\n", worst[0][1], worst[0][0], worst[1][1], worst[1][0]);
     return t_end();
 }
