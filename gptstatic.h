@@ -3284,15 +3284,14 @@ static void gptsi_static_load(gptsi_static_work *w, const gpts_real *in, size_t 
 static const gpts_real *gptsi_static_near(gptsi_static_work *w, const gptsi_pattern *h, size_t a, size_t k, int backward, size_t *ld)
 {
     enum { L = GPTSI_STATIC_TILE };
-    size_t x, y, d;
+    size_t x, y;
     *ld = 1;
     if (!h->wide) return backward ? h->back + h->span - L - (a - k) * L : h->w + (a - k) * L;
     *ld = L;
     for (x = 0; x < L; x++)
         for (y = 0; y < L; y++) {
             size_t i = a * L + (backward ? L - 1 - x : y), j = k * L + (backward ? y : L - 1 - x);
-            d = i - j;
-            w->cell[x * L + y] = i < j ? 0 : (gpts_real)exp(h->alpha[j] + h->rho[d] - h->z[i]);
+            w->cell[x * L + y] = i < j ? 0 : (gpts_real)exp(h->alpha[j] + h->rho[i - j] - h->z[i]);
         }
     return w->cell;
 }

@@ -1,11 +1,11 @@
 /* fuzz.c - everything that reads bytes, fed with any bytes: never a crash, a leak, an
    allocation out of proportion (4 MB and 64 times the input), or an error without a
-   sentence.  One target each, chosen at compile time:
+   sentence.  The target is named in the environment:
 
-     clang -fsanitize=fuzzer,address,undefined -DTARGET=fuzz_model ...     (make fuzz)
-     cc    -DSTANDALONE -DTARGET=fuzz_model ...                            any compiler
+     clang -fsanitize=fuzzer,address,undefined ...; TARGET=model fuzz ...  (make fuzz)
+     cc    -DSTANDALONE ...                                                any compiler
 
-   The stand-alone program:  fuzz FILE...         runs files (regressions)
+   The stand-alone program:  fuzz FILE...         runs files through every target (regressions)
                              fuzz --time S DIR    mutates the files of DIR for S seconds
                              fuzz --seeds DIR     writes small valid files to start from   */
 #if defined(__unix__) || defined(__APPLE__)
@@ -310,29 +310,38 @@ static void fuzz_text(const uint8_t *data, size_t size)
     must(memory.blocks == 0, "leak");
 }
 
-#ifndef TARGET
-#define TARGET fuzz_model
-#endif
+typedef void (*target)(const uint8_t *data, size_t size);
+static const struct { const char *name; target run; } targets[] = {
+    { "safetensors", fuzz_safetensors }, { "model", fuzz_model }, { "config", fuzz_config }, { "map", fuzz_map }, { "llmc", fuzz_llmc },
+    { "checkpoint", fuzz_checkpoint }, { "approximator", fuzz_approximator }, { "tokens", fuzz_tokens }, { "tokenizer", fuzz_tokenizer }, { "text", fuzz_text } };
+enum { TARGETS = (int)(sizeof targets / sizeof targets[0]) };
+static target chosen(void)
+{
+    const char *name = getenv("TARGET");
+    int i;
+    for (i = 0; name && i < TARGETS; i++) if (!strcmp(name, targets[i].name)) return targets[i].run;
+    must(0, "TARGET names no target");
+    return NULL;
+}
+static void timed(target run, const uint8_t *data, size_t size)
+{
+    clock_t before = clock();                     /* the process's time: a busy machine is no hang */
+    run(data, size);
+    must(clock() - before < CLOCKS_PER_SEC, "more than a second");
+}
 
 #ifndef STANDALONE
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    clock_t before = clock();                     /* the process's time: libFuzzer's own limit sees a busy machine too */
-    TARGET(data, size);
-    must(clock() - before < CLOCKS_PER_SEC, "more than a second");
+    static target run;
+    if (!run) run = chosen();
+    timed(run, data, size);
     return 0;
 }
 
 #else
-
-static void all(const uint8_t *data, size_t size)
-{
-    fuzz_safetensors(data, size); fuzz_model(data, size); fuzz_checkpoint(data, size);
-    fuzz_approximator(data, size); fuzz_tokens(data, size); fuzz_tokenizer(data, size); fuzz_text(data, size);
-    fuzz_llmc(data, size); fuzz_config(data, size); fuzz_map(data, size);
-}
 
 static const model_case plain =
     { "fuzz", 5, 6, 1, 2, 4, 3, GPTS_POSITION_LEARNED, GPTS_NORM_LAYER, GPTS_GELU_TANH, 1, 0,
@@ -486,6 +495,7 @@ static int run_for(double seconds, const char *folder)
     uint8_t *seed[FILES], *buffer = (uint8_t *)malloc(ROOM);
     size_t size[FILES], n = 0, runs = 0;
     time_t end = time(NULL) + (time_t)seconds;
+    target run = chosen();
     gpts_rng rng;
     rng.seed = (uint64_t)time(NULL); rng.counter = 0;
 #if defined(__unix__) || defined(__APPLE__)
@@ -507,10 +517,8 @@ static int run_for(double seconds, const char *folder)
     while (time(NULL) < end) {
         size_t k = (size_t)gpts_rng_below(&rng, n), len = mutate(buffer, ROOM, seed[k], size[k], &rng);
         FILE *last = fopen("build/fuzz/last-input", "wb");           /* what to look at after a crash */
-        clock_t before = clock();
         if (last) { fwrite(buffer, 1, len, last); fclose(last); }
-        TARGET(buffer, len);
-        must(clock() - before < CLOCKS_PER_SEC, "more than a second");
+        timed(run, buffer, len);
         runs++;
     }
     while (n--) free(seed[n]);
@@ -521,7 +529,7 @@ static int run_for(double seconds, const char *folder)
 
 int main(int argc, char **argv)
 {
-    int i;
+    int i, k;
     if (argc == 3 && !strcmp(argv[1], "--seeds")) return write_seeds(argv[2]);
     if (argc == 4 && !strcmp(argv[1], "--time")) return run_for(strtod(argv[2], NULL), argv[3]);
     for (i = 1; i < argc; i++) {
@@ -530,7 +538,7 @@ int main(int argc, char **argv)
         if (!data) { fprintf(stderr, "cannot read %s\n", argv[i]); return 1; }
         exact = (uint8_t *)malloc(size + 1);
         memcpy(exact, data, size);
-        all(exact, size);
+        for (k = 0; k < TARGETS; k++) targets[k].run(exact, size);
         free(exact); free(data);
     }
     printf("%d passed, 0 failed\n", argc - 1);

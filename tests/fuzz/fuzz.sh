@@ -12,16 +12,16 @@ $out/standalone --seeds $out/seeds || exit 1
 fuzzer=
 printf '#include <stdint.h>\n#include <stddef.h>\nint LLVMFuzzerTestOneInput(const uint8_t *d, size_t n) { return d && n ? 0 : 0; }\n' >$out/try.c
 if clang -fsanitize=fuzzer $out/try.c -o $out/try >/dev/null 2>&1; then fuzzer=1; else echo "clang with libFuzzer is not here: the stand-alone mutator runs instead"; fi
+[ -z "$fuzzer" ] || clang $flags -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o $out/fuzz tests/fuzz/fuzz.c -lm || exit 1
 passed=0 failed=0
 for t in $targets; do
+    TARGET=$t; export TARGET
     if [ -n "$fuzzer" ]; then
         mkdir -p $out/corpus_$t
-        clang $flags -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DTARGET=fuzz_$t -o $out/fuzz_$t tests/fuzz/fuzz.c -lm || exit 1
-        $out/fuzz_$t -max_total_time=$TIME -timeout=20 -rss_limit_mb=1024 -max_len=8192 -dict=tests/fuzz/words.dict -artifact_prefix=$out/broke_${t}_ \
+        $out/fuzz -max_total_time=$TIME -timeout=20 -rss_limit_mb=1024 -max_len=8192 -dict=tests/fuzz/words.dict -artifact_prefix=$out/broke_${t}_ \
             $out/corpus_$t $out/seeds >$out/log_$t 2>&1
     else
-        $CC $flags -DSTANDALONE -DTARGET=fuzz_$t -o $out/fuzz_$t tests/fuzz/fuzz.c -lm || exit 1
-        $out/fuzz_$t --time $TIME $out/seeds >$out/log_$t 2>&1
+        $out/standalone --time $TIME $out/seeds >$out/log_$t 2>&1
     fi
     if [ $? = 0 ]; then passed=$((passed + 1)); echo "ok     $t: $(grep -E 'DONE|inputs' $out/log_$t | tail -n 1)"
     else failed=$((failed + 1)); echo "FAILED $t"; tail -n 25 $out/log_$t; fi
