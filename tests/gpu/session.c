@@ -89,7 +89,6 @@ static void session_at(const model_case *c, int type, size_t B, size_t T, size_t
         t_status(gpts_session_decode(&s, next), GPTS_OK); t_status(gpts_session_decode(&r, next), GPTS_OK);
     }
     gpts_session_free(&r); gpts_session_free(&s);
-    if (operations) b.ops = b.ops;
     gpts_model_free(&a); gpts_model_free(&b);
     free(ids); free(length); free(next);
 }
@@ -191,9 +190,11 @@ int main(int argc, char **argv)
     }
     T(operation_by_operation_fp32);
     T(operation_by_operation_bf16);
-    T(one_launch_a_step_fp32);
-    T(one_launch_a_step_bf16);
-    T(greedy_equals_sampling_and_repeats);
+    if (!light) {                                                      /* blocks that wait for each other are not for a sanitizer */
+        T(one_launch_a_step_fp32);
+        T(one_launch_a_step_bf16);
+        T(greedy_equals_sampling_and_repeats);
+    }
     T(calibration_equals_the_cpus_C1_S1_S2_S3);
     printf("  largest errors: fp32 %.1e by operations, %.1e in one launch; bf16 %.1e, %.1e\n", worst[0][1], worst[0][0], worst[1][1], worst[1][0]);
     return t_end();
