@@ -1273,7 +1273,7 @@ typedef struct gptsi_kernels {
 typedef struct gptsi_cpu {
     gpts_hooks hooks;
     size_t workers;
-    gptsi_crew crew;
+    gptsi_crew *crew;                                     /* beside the structure: it is too large for a stack */
     unsigned char *scratch[GPTSI_MAX_WORKERS];            /* scratch_bytes each, 64-byte aligned */
     size_t scratch_bytes;
     const gptsi_kernels *kernels;                         /* inner loops for this processor: `table` */
@@ -1891,7 +1891,7 @@ static void gptsi_cpu_free(gptsi_cpu *cpu)
 {
     size_t w;
     for (w = 0; w < GPTSI_MAX_WORKERS; w++) gptsi_delete(&cpu->hooks, cpu->scratch[w]);
-    gptsi_delete(&cpu->hooks, cpu->block); gptsi_delete(&cpu->hooks, cpu->kept);
+    gptsi_delete(&cpu->hooks, cpu->block); gptsi_delete(&cpu->hooks, cpu->kept); gptsi_delete(&cpu->hooks, cpu->crew);
     memset(cpu, 0, sizeof *cpu);
 }
 static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char *error)
@@ -1903,6 +1903,7 @@ static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char 
     cpu->scratch_bytes = GPTSI_SCRATCH;
     cpu->kernels = gptsi_kernels_best(&cpu->table);
     gptsi_kernels_narrow(&cpu->narrow);
+    if (!(cpu->crew = GPTSI_NEW(&cpu->hooks, gptsi_crew, 1))) return gptsi_no_memory(error, "the workers", 1, sizeof *cpu->crew);
     for (w = 0; w < cpu->workers; w++)
         if (!(cpu->scratch[w] = GPTSI_NEW(&cpu->hooks, unsigned char, cpu->scratch_bytes))) {
             gptsi_cpu_free(cpu);
@@ -1915,7 +1916,7 @@ static gpts_status gptsi_cpu_init(gptsi_cpu *cpu, const gpts_hooks *hooks, char 
 static void gptsi_cpu_parallel(gptsi_cpu *cpu, size_t workers, size_t n, gptsi_body body, void *arg)
 {
 #ifdef GPTSI_CREW
-    if (cpu->crew.members > 1 && workers > 1 && n > 1) { gptsi_crew_loop(&cpu->crew, workers, n, body, arg); return; }
+    if (cpu->crew->members > 1 && workers > 1 && n > 1) { gptsi_crew_loop(cpu->crew, workers, n, body, arg); return; }
 #endif
     gptsi_parallel(&cpu->hooks, workers, n, body, arg);
 }
@@ -1924,8 +1925,8 @@ static gpts_status gptsi_cpu_together(void *device, gptsi_act act, void *arg)
 {
 #ifdef GPTSI_CREW
     gptsi_cpu *cpu = (gptsi_cpu *)device;
-    if (cpu->workers > 1 && !cpu->crew.members && !cpu->hooks.parallel_for && !omp_in_parallel())
-        return gptsi_crew_gather(&cpu->crew, (int)cpu->workers, act, arg);
+    if (cpu->workers > 1 && !cpu->crew->members && !cpu->hooks.parallel_for && !omp_in_parallel())
+        return gptsi_crew_gather(cpu->crew, (int)cpu->workers, act, arg);
 #endif
     (void)device;
     return act(arg);
