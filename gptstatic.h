@@ -4621,8 +4621,18 @@ static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *ba
     op->linear_forward(m->device, w->branch, y->heads, gptsi_weight(m, l, GPTS_P_ATTN_PROJ_W), gptsi_weight(m, l, GPTS_P_ATTN_PROJ_B), N, K * D, C);
 }
 
-static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const gptsi_run *run)
+static gpts_status gptsi_together(gpts_model *m, gptsi_act act, void *arg)
 {
+    return m->ops->together ? m->ops->together(m->device, act, arg) : act(arg);
+}
+
+typedef struct gptsi_forwarding { gpts_model *m; const gpts_batch *batch; const gptsi_run *run; } gptsi_forwarding;
+static gpts_status gptsi_forward_act(void *arg)
+{
+    const gptsi_forwarding *k = (const gptsi_forwarding *)arg;
+    gpts_model *m = k->m;
+    const gpts_batch *batch = k->batch;
+    const gptsi_run *run = k->run;
     const gpts_ops *op = m->ops;
     size_t L = (size_t)m->config.n_layer, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), N = gptsi_mul(batch->B, batch->T), l;
     gpts_work *w = m->work;
@@ -4662,6 +4672,12 @@ static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const g
     }
     return op->status(m->device, m->error);
 }
+static gpts_status gptsi_forward(gpts_model *m, const gpts_batch *batch, const gptsi_run *run)
+{
+    gptsi_forwarding k;
+    k.m = m; k.batch = batch; k.run = run;
+    return gptsi_together(m, gptsi_forward_act, &k);
+}
 
 /* how many targets count: inside the row's interval and 0 or more */
 static uint64_t gptsi_count_targets(const gpts_batch *batch)
@@ -4673,11 +4689,6 @@ static uint64_t gptsi_count_targets(const gpts_batch *batch)
         for (t = first; t < end; t++) n += batch->targets[b * batch->T + t] >= 0;
     }
     return n;
-}
-
-static gpts_status gptsi_together(gpts_model *m, gptsi_act act, void *arg)
-{
-    return m->ops->together ? m->ops->together(m->device, act, arg) : act(arg);
 }
 
 typedef struct gptsi_reading { gpts_model *m; const gpts_batch *batch; gpts_real *logits; double *loss; } gptsi_reading;
@@ -5762,6 +5773,16 @@ static double gptsi_approx_update(gpts_approximator *a, gptsi_approx_run *run, c
     return mse / (double)(n * C);
 }
 
+typedef struct gptsi_approx_step {
+    gpts_approximator *a; gptsi_approx_run *run; const gpts_recording *data; gpts_real *blocks; size_t size; double rate, decay, mse; uint64_t step, seed;
+} gptsi_approx_step;
+static gpts_status gptsi_approx_act(void *arg)
+{
+    gptsi_approx_step *k = (gptsi_approx_step *)arg;
+    k->mse = gptsi_approx_update(k->a, k->run, k->data, k->blocks, k->size, k->rate, k->decay, k->step, k->seed);
+    return GPTS_OK;
+}
+
 GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_model *model, const gpts_recording *data, const gpts_recording *held_out,
                                            const gpts_approximator_options *options, double *r2)
 {
@@ -5806,7 +5827,12 @@ GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_mode
         for (i = 0; status == GPTS_OK && i < o.updates; i++) {
             double warm = (double)(i + 1) < 0.05 * (double)o.updates ? (double)(i + 1) / (0.05 * (double)o.updates) : 1;
             double rate = o.learning_rate * warm * 0.5 * (1 + cos(3.141592653589793 * (double)i / (double)o.updates));
-            double mse = gptsi_approx_update(a, &run, data, blocks, size, rate, o.weight_decay, i, gptsi_hash(o.seed, 32, 0));
+            double mse;
+            gptsi_approx_step step;
+            step.a = a; step.run = &run; step.data = data; step.blocks = blocks; step.size = size; step.rate = rate; step.decay = o.weight_decay;
+            step.step = i; step.seed = gptsi_hash(o.seed, 32, 0);
+            gptsi_cpu_together(&run.cpu, gptsi_approx_act, &step);
+            mse = step.mse;
             if (o.progress) o.progress(o.context, i + 1, o.updates, mse);
             if (!(mse <= DBL_MAX)) status = gptsi_fail(a->error, GPTS_NOT_FINITE, "the approximator of layer %ld: error not finite at update %llu", (long)a->layer, (unsigned long long)i);
         }
