@@ -49,6 +49,9 @@ build/bench/%: tests/bench/%.c gptstatic.h
 fuzz: ## fuzzers for everything that reads bytes, TIME=60 seconds each
 	@TIME=$(TIME) sh tests/fuzz/fuzz.sh
 
+coverage: ## lines of the header that the tests run; lists those they do not
+	@CC="$(CC)" sh tests/coverage.sh
+
 soak: ## train, freeze, save, load, generate under random kills, TIME=60 seconds
 	@TIME=$(TIME) CC="$(CC)" sh tests/soak.sh
 
@@ -165,4 +168,4 @@ gpu-bench: build/libgptsgpu.so $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wild
 	@for b in $(patsubst tests/gpu/%.c,build/tests/gpu/%,$(wildcard tests/gpu/bench_*.c)); do echo "== $$b"; $$b; done
 	@[ -z "$(NCCL)" ] || [ "$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')" -lt 2 ] || PYTHON="$(PYTHON)" sh tests/gpu/bench_ranks.sh
 
-.PHONY: soak help gpu gpu-test gpu-bench examples demo data test test-programs bench bench-static audit matrix sanitize fuzz
+.PHONY: soak coverage help gpu gpu-test gpu-bench examples demo data test test-programs bench bench-static audit matrix sanitize fuzz
