@@ -437,7 +437,7 @@ static void job_open(job *j, int train)
     if (j->ready) return;
     memset(&hooks, 0, sizeof hooks);
     hooks.threads = j->threads;
-    c.vocab_size = j->s.V; c.n_layer = j->s.L; c.n_head = j->s.H; c.n_embd = j->s.C; c.n_positions = j->s.T > 1024 ? (int64_t)j->s.T : 1024;
+    c.vocab_size = j->s.V; c.n_layer = j->s.L; c.n_head = j->s.H; c.n_embd = j->s.C; c.n_positions = j->s.T + 16 > 1024 ? (int64_t)j->s.T + 16 : 1024;      /* decoding goes on behind T */
     need(gpts_model_init(&j->model, &c, 1, &hooks), j->model.error);
     need(gpts_model_precision(&j->model, j->bf16 ? GPTS_PRECISION_BF16 : GPTS_PRECISION_FULL), j->model.error);
     if (j->static_heads) make_static(&j->model, (size_t)c.n_positions);
@@ -502,7 +502,10 @@ static void line(const char *name, contender *c, int n, double floor, int per_se
     double scale = per_second ? 1 : 1e3;
     printf("%-34s", name);
     for (i = 0; i < n; i++) printf(" %s %.4g%s", c[i].name, per_second ? 1 / c[i].t : scale * c[i].t, per_second ? " tok/s" : " ms");
-    for (i = 1; i < n; i++) printf("; %.2fx %s", c[i].t / c[0].t, c[i].name);
+    for (i = 1; i < n; i++) {                              /* ours against a peer, or a variant against the ordinary model */
+        if (strcmp(c[0].name, "ours")) printf("; %s %.2fx as fast", c[i].name, c[0].t / c[i].t);
+        else printf("; %.2fx %s", c[i].t / c[0].t, c[i].name);
+    }
     if (floor > 0) printf("; floor %.4g%s, %.0f %% of it", per_second ? 1 / floor : scale * floor, per_second ? " tok/s" : " ms", 100 * floor / c[0].t);
     printf("\n");
     fflush(stdout);
