@@ -23,7 +23,7 @@ run() {                                       # run TITLE PROGRAM SUITE WRAPPER.
     if "$@" >$out/log.$$ 2>&1 && ! grep -qE 'runtime error|ERROR: |WARNING: ' $out/log.$$; then passed=$((passed + 1)); echo "ok     $title"
     else failed=$((failed + 1)); echo "FAILED $title"; grep -E 'runtime error|ERROR|WARNING|FAILED| in gptsi?_|#[0-4] ' $out/log.$$ | head -n 20; fi
 }
-works() { printf 'int main(void) { return 0; }\n' >$out/try.c; "$@" -o $out/try $out/try.c >/dev/null 2>&1 && $out/try; }
+works() { printf 'int main(void) { return 0; }\n' >$out/try.$$.c; "$@" -o $out/try.$$ $out/try.$$.c >/dev/null 2>&1 && $out/try.$$; }
 build() { to=$1 suite=$2; shift 2; "$@" -std=c99 -g -I. -Wno-unused-function -o $to tests/$suite.c -lm -pthread; }
 
 cc=${CC:-cc} extra=
@@ -60,5 +60,5 @@ done
 printf '%d passed, %d failed' $passed $failed
 [ $skipped = 0 ] || printf ', %d skipped' $skipped
 echo
-rm -f $out/log.$$
+rm -f $out/log.$$ $out/try.$$ $out/try.$$.c
 [ $failed = 0 ]
