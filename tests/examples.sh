@@ -54,7 +54,9 @@ refuses "value where none belongs" "--quiet takes no value" $base --quiet=yes
 refuses "a name that is none" "--position knows learned, rope, none" $base --position sinus
 refuses "heads that do not divide" "does not divide" $base --heads 3 --width 128
 refuses "an arm twice" "names base twice" $bin/train_end_to_end --arms base,base
-refuses "no CUDA here" "no CUDA" $base --gpu
+# `make gpu` puts programs that know --gpu in the place of the plain ones
+if ! grep -q "no NVIDIA GPU can be used" $bin/train_base_model; then refuses "no CUDA here" "no CUDA" $base --gpu
+elif [ ! -e /dev/nvidia0 ]; then refuses "no GPU here" "no NVIDIA GPU can be used" $base --gpu; fi
 
 # ---- texts ------------------------------------------------------------------------------------
 mkdir folder; : >empty.txt; printf 'too short' >short.txt
