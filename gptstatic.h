@@ -3586,7 +3586,8 @@ static gptsi_head gptsi_mixed_head(const gptsi_mixed *m, size_t n, size_t *slot,
     at = b * m->T + *begin;
     u = heads->live_slot[*slot] < 0 ? 0 : (size_t)heads->live_slot[*slot];
     h.q = m->qkv + at * ld + u * D; h.k = h.q + U * D; h.v = m->qkv + at * ld + (2 * U + *slot) * D;
-    if (m->y) { h.y = m->y + at * h.ldy + *slot * D; h.lse = m->lse + (b * U + u) * m->T + *begin; }
+    if (m->y) h.y = m->y + at * h.ldy + *slot * D;
+    if (m->lse) h.lse = m->lse + (b * U + u) * m->T + *begin;
     if (m->dqkv) { h.dq = m->dqkv + at * ld + u * D; h.dk = h.dq + U * D; h.dv = m->dqkv + at * ld + (2 * U + *slot) * D; }
     if (m->dy) h.dy = m->dy + at * h.ldy + *slot * D;
     return h;
