@@ -24,7 +24,7 @@ run() {                                       # run TITLE PROGRAM SUITE WRAPPER.
     else failed=$((failed + 1)); echo "FAILED $title"; grep -E 'runtime error|ERROR|WARNING|FAILED| in gptsi?_|#[0-4] ' $out/log.$$ | head -n 20; fi
 }
 works() { printf 'int main(void) { return 0; }\n' >$out/try.$$.c; "$@" -o $out/try.$$ $out/try.$$.c >/dev/null 2>&1 && $out/try.$$; }
-build() { to=$1 suite=$2; shift 2; "$@" -std=c99 -g -I. -Wno-unused-function -o $to tests/$suite.c -lm -pthread; }
+build() { to=$1 suite=$2; shift 2; "$@" -std=c99 -gdwarf-4 -I. -Wno-unused-function -o $to tests/$suite.c -lm -pthread; }
 
 cc=${CC:-cc} extra=
 if command -v clang >/dev/null 2>&1; then
