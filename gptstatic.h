@@ -1384,6 +1384,36 @@ attribute static void gptsi_tile##W##_##isa(size_t K, const gpts_real *a, size_t
             *(gptsi_u_##isa *)(c + (size_t)i * cs + j * L) = r[i][j] + *(const gptsi_u_##isa *)(add + (size_t)i * ds + j * L); \
 }
 
+/* rows_mul and dot with b, y of a type that gptsi_<load>_<isa> reads as reals */
+#define GPTSI_ROWS_DOT(isa, ROWS, DOT, type, load, attribute)                                \
+attribute static void gptsi_##ROWS##_##isa(gpts_real *y, size_t n, const type *b, size_t bs, const gpts_real *a, size_t K) \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    size_t j, k, i;                                                                          \
+    for (k = 0; k < K; k += 8)                                                               \
+        for (j = 0; j < n; j += GPTSI_L_##isa) {                                             \
+            const type *p = b + k * bs + j;                                                  \
+            gptsi_v_##isa r = gptsi_load_##isa(y + j, n - j);                                \
+            if (K - k >= 8) {                                                                \
+                GPTSI_UNROLL for (i = 0; i < 8; i++) r += a[k + i] * gptsi_##load##_##isa(p + i * bs, n - j); \
+            } else for (i = 0; i < K - k; i++) r += a[k + i] * gptsi_##load##_##isa(p + i * bs, n - j); \
+            gptsi_store_##isa(y + j, n - j, r);                                              \
+        }                                                                                    \
+}                                                                                            \
+attribute static gpts_real gptsi_##DOT##_##isa(const gpts_real *x, const type *y, size_t n)  \
+{                                                                                            \
+    GPTSI_CONTRACT                                                                           \
+    enum { L = GPTSI_L_##isa };                                                              \
+    gptsi_v_##isa r[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                     \
+    size_t i;                                                                                \
+    int j;                                                                                   \
+    for (i = 0; i + 4 * L <= n; i += 4 * L)                                                  \
+        GPTSI_UNROLL for (j = 0; j < 4; j++)                                                 \
+            r[j] += *(const gptsi_u_##isa *)(x + i + j * L) * gptsi_##load##_##isa(y + i + j * L, L); \
+    for (; i < n; i += L) r[0] += gptsi_load_##isa(x + i, n - i) * gptsi_##load##_##isa(y + i, n - i); \
+    return gptsi_lanes_##isa((r[0] + r[1]) + (r[2] + r[3]));                                 \
+}
+
 #define GPTSI_KERNELS(isa, BYTES, ROWS, attribute)                                           \
 typedef gpts_real gptsi_v_##isa __attribute__((vector_size(BYTES)));                         \
 typedef gpts_real gptsi_u_##isa __attribute__((vector_size(BYTES), aligned(sizeof(gpts_real)), may_alias)); \
@@ -1443,33 +1473,16 @@ attribute GPTSI_INLINE gptsi_v_##isa gptsi_exp_##isa(gptsi_v_##isa x)           
     return (gptsi_v_##isa)(((gptsi_i_##isa)y & good) | ((gptsi_i_##isa)huge & (x >= GPTSI_EXP_HIGH)) \
                            | ((gptsi_i_##isa)x & (x != x)));                                 \
 }                                                                                            \
-attribute static void gptsi_rows_mul_##isa(gpts_real *y, size_t n, const gpts_real *b, size_t bs, const gpts_real *a, size_t K) \
+/* bfloat16 at p, as reals; floats only */                                                   \
+attribute GPTSI_INLINE gptsi_v_##isa gptsi_widen_##isa(const uint16_t *p, size_t left)      \
 {                                                                                            \
-    GPTSI_CONTRACT                                                                           \
-    size_t j, k, i;                                                                          \
-    for (k = 0; k < K; k += 8)                                                               \
-        for (j = 0; j < n; j += GPTSI_L_##isa) {                                             \
-            const gpts_real *p = b + k * bs + j;                                             \
-            gptsi_v_##isa r = gptsi_load_##isa(y + j, n - j);                                \
-            if (K - k >= 8) {                                                                \
-                GPTSI_UNROLL for (i = 0; i < 8; i++) r += a[k + i] * gptsi_load_##isa(p + i * bs, n - j); \
-            } else for (i = 0; i < K - k; i++) r += a[k + i] * gptsi_load_##isa(p + i * bs, n - j); \
-            gptsi_store_##isa(y + j, n - j, r);                                              \
-        }                                                                                    \
+    gptsi_h_##isa h = { 0 };                                                                 \
+    if (left >= GPTSI_L_##isa) h = *(const gptsi_g_##isa *)p;                                \
+    else memcpy(&h, p, left * sizeof *p);                                                    \
+    return (gptsi_v_##isa)(__builtin_convertvector(h, gptsi_w_##isa) << (GPTSI_FLOAT ? 16 : 48)); \
 }                                                                                            \
-attribute static gpts_real gptsi_dot_##isa(const gpts_real *x, const gpts_real *y, size_t n) \
-{                                                                                            \
-    GPTSI_CONTRACT                                                                           \
-    enum { L = GPTSI_L_##isa };                                                              \
-    gptsi_v_##isa r[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                     \
-    size_t i;                                                                                \
-    int j;                                                                                   \
-    for (i = 0; i + 4 * L <= n; i += 4 * L)                                                  \
-        GPTSI_UNROLL for (j = 0; j < 4; j++)                                                 \
-            r[j] += *(const gptsi_u_##isa *)(x + i + j * L) * *(const gptsi_u_##isa *)(y + i + j * L); \
-    for (; i < n; i += L) r[0] += gptsi_load_##isa(x + i, n - i) * gptsi_load_##isa(y + i, n - i); \
-    return gptsi_lanes_##isa((r[0] + r[1]) + (r[2] + r[3]));                                 \
-}                                                                                            \
+GPTSI_ROWS_DOT(isa, rows_mul, dot, gpts_real, load, attribute)                               \
+GPTSI_ROWS_DOT(isa, rows_half, dot_half, uint16_t, widen, attribute)                         \
 attribute static double gptsi_dot_double_##isa(const double *x, const double *y, size_t n)   \
 {                                                                                            \
     GPTSI_CONTRACT                                                                           \
@@ -1485,41 +1498,6 @@ attribute static double gptsi_dot_double_##isa(const double *x, const double *y,
     r[0] = (r[0] + r[1]) + (r[2] + r[3]);                                                    \
     for (j = 0; j < L; j++) s += r[0][j];                                                    \
     return s;                                                                                \
-}                                                                                            \
-/* bfloat16 at p, as reals; floats only */                                                   \
-attribute GPTSI_INLINE gptsi_v_##isa gptsi_widen_##isa(const uint16_t *p, size_t left)      \
-{                                                                                            \
-    gptsi_h_##isa h = { 0 };                                                                 \
-    if (left >= GPTSI_L_##isa) h = *(const gptsi_g_##isa *)p;                                \
-    else memcpy(&h, p, left * sizeof *p);                                                    \
-    return (gptsi_v_##isa)(__builtin_convertvector(h, gptsi_w_##isa) << (GPTSI_FLOAT ? 16 : 48)); \
-}                                                                                            \
-attribute static void gptsi_rows_half_##isa(gpts_real *y, size_t n, const uint16_t *b, size_t bs, const gpts_real *a, size_t K) \
-{                                                                                            \
-    GPTSI_CONTRACT                                                                           \
-    size_t j, k, i;                                                                          \
-    for (k = 0; k < K; k += 8)                                                               \
-        for (j = 0; j < n; j += GPTSI_L_##isa) {                                             \
-            const uint16_t *p = b + k * bs + j;                                              \
-            gptsi_v_##isa r = gptsi_load_##isa(y + j, n - j);                                \
-            if (K - k >= 8) {                                                                \
-                GPTSI_UNROLL for (i = 0; i < 8; i++) r += a[k + i] * gptsi_widen_##isa(p + i * bs, n - j); \
-            } else for (i = 0; i < K - k; i++) r += a[k + i] * gptsi_widen_##isa(p + i * bs, n - j); \
-            gptsi_store_##isa(y + j, n - j, r);                                              \
-        }                                                                                    \
-}                                                                                            \
-attribute static gpts_real gptsi_dot_half_##isa(const gpts_real *x, const uint16_t *y, size_t n) \
-{                                                                                            \
-    GPTSI_CONTRACT                                                                           \
-    enum { L = GPTSI_L_##isa };                                                              \
-    gptsi_v_##isa r[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                     \
-    size_t i;                                                                                \
-    int j;                                                                                   \
-    for (i = 0; i + 4 * L <= n; i += 4 * L)                                                  \
-        GPTSI_UNROLL for (j = 0; j < 4; j++)                                                 \
-            r[j] += *(const gptsi_u_##isa *)(x + i + j * L) * gptsi_widen_##isa(y + i + j * L, L); \
-    for (; i < n; i += L) r[0] += gptsi_load_##isa(x + i, n - i) * gptsi_widen_##isa(y + i, n - i); \
-    return gptsi_lanes_##isa((r[0] + r[1]) + (r[2] + r[3]));                                 \
 }                                                                                            \
 attribute static gpts_real gptsi_sum_##isa(const gpts_real *x, size_t n)                     \
 {                                                                                            \
