@@ -377,7 +377,7 @@ typedef struct gpts_ops {
     gpts_status (*calibrate)(void *device, const gpts_heads *heads, size_t N, size_t T, size_t C, const void *qkv, const void *y,
                              const gpts_real *lse, const gpts_real *proj, double scale, struct gpts_calibration *calibration,
                              size_t layer, char *error);
-    /* optional: ids[n] = the first of the largest logits of row n                         */
+    /* ids[n] = the first of the largest logits of row n; optional where logits lie in the host's memory */
     void (*likeliest)(void *device, int32_t *ids, const gpts_real *logits, size_t N, size_t V);
     /* (X2) *sum = sum over targets >= 0 of lse_n - logits[n,target]; (X3) dx = (or NULL), dw += (or NULL),
        gradients of the SUM; logits are made block by block and never kept whole          */
@@ -444,6 +444,10 @@ GPTS_API gpts_tensor *gpts_model_tensor(const gpts_model *model, const char *nam
    0 without targets).  No dropout.  Errors: BAD_ARGUMENT (a token outside 0 .. V-1),
    TOO_LONG (learned positions, exact patterns), NO_MEMORY.                              */
 GPTS_API gpts_status gpts_model_forward(gpts_model *model, const gpts_batch *batch, gpts_real *logits, double *loss);
+
+/* ids [B,T] = the token with the largest logit at each position (ties: lowest id); logits are made
+   block by block and never kept whole.  Errors: as gpts_model_forward.                   */
+GPTS_API gpts_status gpts_model_likeliest(gpts_model *model, const gpts_batch *batch, int32_t *ids);
 
 /* Inputs (after the norm) and outputs (before the residual) of a layer's attention
    sublayer: x, y [B,T,C] =.                                                              */
@@ -4669,7 +4673,7 @@ static uint64_t gptsi_count_targets(const gpts_batch *batch)
     return n;
 }
 
-typedef struct gptsi_reading { gpts_model *m; const gpts_batch *batch; gpts_real *logits; double *loss; } gptsi_reading;
+typedef struct gptsi_reading { gpts_model *m; const gpts_batch *batch; gpts_real *logits; double *loss; int32_t *likeliest; } gptsi_reading;
 static gpts_status gptsi_reading_act(void *arg)
 {
     const gptsi_reading *k = (const gptsi_reading *)arg;
@@ -4679,17 +4683,20 @@ static gpts_status gptsi_reading_act(void *arg)
     double *loss = k->loss;
     gptsi_run run;
     gpts_work *w = m->work;
-    size_t N = gptsi_mul(batch->B, batch->T), C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, n, rows;
+    size_t N = gptsi_mul(batch->B, batch->T), C = (size_t)m->config.n_embd, V = (size_t)m->config.vocab_size, n, rows, i;
     const gpts_tensor *out;
     memset(&run, 0, sizeof run);
     run.stop = SIZE_MAX;
     GPTSI_TRY(gptsi_forward(m, batch, &run));
     out = gptsi_output_matrix(m);
-    if (logits) for (n = 0; n < N; n += rows) {
+    if (logits || k->likeliest) for (n = 0; n < N; n += rows) {
         rows = gptsi_min(N - n, w->logits_rows);
         m->ops->logits(m->device, w->logits, w->norm + n * C * m->ops->activation_bytes, out->data, rows, C, V);       /* (X1) */
-        m->ops->download(m->device, logits + n * V, w->logits, rows * V * sizeof *logits);
+        if (logits) m->ops->download(m->device, logits + n * V, w->logits, rows * V * sizeof *logits);
+        else if (m->ops->likeliest) m->ops->likeliest(m->device, w->targets + n, w->logits, rows, V);
+        else for (i = 0; i < rows; i++) k->likeliest[n + i] = gpts_sample(w->logits + i * V, V, NULL, NULL);
     }
+    if (k->likeliest && m->ops->likeliest) m->ops->download(m->device, k->likeliest, w->targets, N * sizeof *k->likeliest);
     if (loss) {
         uint64_t count = gptsi_count_targets(batch);
         double sum = 0;
@@ -4704,7 +4711,13 @@ static gpts_status gptsi_reading_act(void *arg)
 GPTS_API gpts_status gpts_model_forward(gpts_model *m, const gpts_batch *batch, gpts_real *logits, double *loss)
 {
     gptsi_reading k;
-    k.m = m; k.batch = batch; k.logits = logits; k.loss = loss;
+    k.m = m; k.batch = batch; k.logits = logits; k.loss = loss; k.likeliest = NULL;
+    return gptsi_together(m, gptsi_reading_act, &k);
+}
+GPTS_API gpts_status gpts_model_likeliest(gpts_model *m, const gpts_batch *batch, int32_t *ids)
+{
+    gptsi_reading k;
+    k.m = m; k.batch = batch; k.logits = NULL; k.loss = NULL; k.likeliest = ids;
     return gptsi_together(m, gptsi_reading_act, &k);
 }
 

@@ -2551,17 +2551,28 @@ void shadow_renew(Gpu &g, const char *base, Memory &m)
     shadow_fill<<<grid((int64_t)(m.bytes / 4), 8 * 256), 256, 0, g.stream>>>(m.shadow, (const float *)base, (int64_t)(m.bytes / 4));
     m.stale = !launched(g, "the parameters in bf16");
 }
-/* a parameter as products read it: itself, or its place in the shadow; NULL stays NULL */
+/* a parameter as products read it: itself, or its place in the shadow, which ends in some zeros; NULL stays NULL */
+enum { SHADOW_SLACK = 1 << 18 };
 const void *factor(Gpu &g, const float *w)
 {
     if (!w || g.type == GPTS_GPU_F32) return w;
     char *base; Memory *m = memory_of(g, w, &base);
     if (!m) { fail(g, GPTS_BAD_ARGUMENT, "%s%s", "a weight is not in the device's memory", ""); return 0; }
-    const int64_t n = (int64_t)(m->bytes / 4);
-    if (!m->shadow) g.generation++;
-    if (!m->shadow && !fine(g, cudaMalloc((void **)&m->shadow, (size_t)n * 2), "the parameters in bf16")) { m->shadow = 0; return 0; }
+    const size_t n = m->bytes / 4;
+    if (!m->shadow) {
+        g.generation++;
+        if (!fine(g, cudaMalloc((void **)&m->shadow, n * 2 + SHADOW_SLACK), "the parameters in bf16")) { m->shadow = 0; return 0; }
+        if (!fine(g, cudaMemsetAsync(m->shadow + n, 0, SHADOW_SLACK, g.stream), "the parameters in bf16")) return 0;
+    }
     shadow_renew(g, base, *m);
     return m->shadow + (w - (const float *)base);
+}
+
+/* whether `n` numbers from w's place in the shadow on are there and finite: parameters, or zeros behind them */
+bool factor_holds(Gpu &g, const float *w, size_t n)
+{
+    char *base; const Memory *m = memory_of(g, w, &base);
+    return m && (size_t)(w - (const float *)base) + n <= m->bytes / 4 + SHADOW_SLACK / 2;
 }
 
 /* ==== @@LAYERS ============================================================================================================ */
@@ -3098,7 +3109,8 @@ void gpu_likeliest(void *device, int32_t *ids, const gpts_real *logits, size_t N
 
 enum { LOSS_THREADS = 1024 };
 /* card  (X2) losses[n] = lse_n - logits[n,target], (X3) in place logits = p - [v = target], 0 for ignored targets: one block a row,
-         which is read from memory once and kept on the chip where it fits (KEPT), else read three times                       */
+         which is read from memory once and kept on the chip where it fits (KEPT), else read three times.  A row is padded to
+         ld columns, whose gradients are 0                                                                                      */
 template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(LOSS_THREADS, 2) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
 {
     extern __shared__ uint4 kept[];
@@ -3151,8 +3163,8 @@ template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(LOSS_T
             for (int j = 0; j < W; j++) z[j] -= v + j == target ? 1.f : 0.f;
         store<W>(row + v, z);
     }
-    for (int64_t v = whole + threadIdx.x; v < V; v += blockDim.x)
-        row[v] = from_float<E>(exp2_quick(fmaf(to_float(x[v]), LOG2, -lower)) - (v == target ? 1.f : 0.f));
+    for (int64_t v = whole + threadIdx.x; v < ld; v += blockDim.x)
+        row[v] = from_float<E>(v < V ? exp2_quick(fmaf(to_float(x[v]), LOG2, -lower)) - (v == target ? 1.f : 0.f) : 0.f);
 }
 __global__ void sum_floats(double *sum, const float *x, int64_t n)
 {
@@ -3163,6 +3175,8 @@ __global__ void sum_floats(double *sum, const float *x, int64_t n)
     __syncthreads();
     if (threadIdx.x == 0) { for (int i = 1; i < 256; i++) s += part[i]; *sum = s; }
 }
+/* Products are fast when V is a multiple of 8; where it is not, the first two take in the columns up to ld (they multiply the finite
+   numbers behind w, and gradients of 0), and the third leaves the last few columns to a product of their own.                    */
 enum { LOGITS_BYTES = 420 << 20 };
 template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const void *x, const float *w, const int32_t *targets, int64_t N, int64_t C, int64_t V)
 {
@@ -3176,6 +3190,7 @@ template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const
     const E *weight = (const E *)factor(g, w);
     if (!logits || !losses || !weight) return;
     const bool kept = smem <= 112 * 1024, gradient = dx || dw;
+    const size_t wide = (size_t)(g.type == GPTS_GPU_BF16 && factor_holds(g, w, (size_t)(ld * C)) ? ld : V), even = (size_t)(wide == (size_t)V ? V : V / 8 * 8), rest = (size_t)V - even;
     if (kept) {
         fine(g, cudaFuncSetAttribute(loss_rows<E, true, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
         fine(g, cudaFuncSetAttribute(loss_rows<E, true, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
@@ -3183,15 +3198,16 @@ template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const
     for (int64_t n = 0; n < N; n += rows) {
         const int64_t count = N - n < rows ? N - n : rows;
         const E *xn = (const E *)x + n * C; E *dxn = dx ? (E *)dx + n * C : 0;
-        product(g, true, false, (size_t)V, (size_t)count, (size_t)C, weight, (size_t)C, xn, (size_t)C, logits, (size_t)ld, g.type, false, 0);
+        product(g, true, false, wide, (size_t)count, (size_t)C, weight, (size_t)C, xn, (size_t)C, logits, (size_t)ld, g.type, false, 0);
         const unsigned blocks = (unsigned)count;
         if (kept && gradient) loss_rows<E, true, true><<<blocks, LOSS_THREADS, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
         else if (kept) loss_rows<E, true, false><<<blocks, LOSS_THREADS, (size_t)smem, g.stream>>>(logits, losses + n, targets + n, V, ld);
         else if (gradient) loss_rows<E, false, true><<<blocks, LOSS_THREADS, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
         else loss_rows<E, false, false><<<blocks, LOSS_THREADS, 0, g.stream>>>(logits, losses + n, targets + n, V, ld);
         launched(g, "loss");
-        if (dxn) product(g, false, false, (size_t)C, (size_t)count, (size_t)V, weight, (size_t)C, logits, (size_t)ld, dxn, (size_t)C, g.type, false, 0);
-        if (dw) product(g, false, true, (size_t)C, (size_t)V, (size_t)count, xn, (size_t)C, logits, (size_t)ld, dw, (size_t)C, GPTS_GPU_F32, true, 0);
+        if (dxn) product(g, false, false, (size_t)C, (size_t)count, wide, weight, (size_t)C, logits, (size_t)ld, dxn, (size_t)C, g.type, false, 0);
+        if (dw) product(g, false, true, (size_t)C, even, (size_t)count, xn, (size_t)C, logits, (size_t)ld, dw, (size_t)C, GPTS_GPU_F32, true, 0);
+        if (dw) product(g, false, true, (size_t)C, rest, (size_t)count, xn, (size_t)C, logits + even, (size_t)ld, dw + even * (size_t)C, (size_t)C, GPTS_GPU_F32, true, 0);
     }
     sum_floats<<<1, 256, 0, g.stream>>>(sum, losses, N);
     launched(g, "loss");

@@ -98,9 +98,8 @@ static void adapt(gpts_model *model, int32_t V, const char *what)
 /* Share of the questions answered by the largest logit of all. */
 static double accuracy(gpts_model *model, int32_t V, size_t D)
 {
-    size_t L = (size_t)length, all = (size_t)model->config.vocab_size, done, n, i, v, right = 0, asked = 0;
-    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * L), *targets = CLI_NEW(int32_t, (size_t)batch * L);
-    gpts_real *logits = CLI_NEW(gpts_real, (size_t)batch * L * all);
+    size_t L = (size_t)length, done, n, i, right = 0, asked = 0;
+    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * L), *targets = CLI_NEW(int32_t, (size_t)batch * L), *answers = CLI_NEW(int32_t, (size_t)batch * L);
     gpts_rng rng = { 800001, 0 };
     rng.seed += (uint64_t)L + D;
     for (done = 0; done < (size_t)examples; done += n) {
@@ -108,16 +107,13 @@ static double accuracy(gpts_model *model, int32_t V, size_t D)
         n = (size_t)examples - done < (size_t)batch ? (size_t)examples - done : (size_t)batch;
         for (i = 0; i < n; i++) make_window(&rng, V, D, L, tokens + i * L, targets + i * L);
         b.tokens = tokens; b.B = n; b.T = L;
-        CLI_TRY(gpts_model_forward(model, &b, logits, NULL), model->error);
+        CLI_TRY(gpts_model_likeliest(model, &b, answers), model->error);
         for (i = 0; i < n * L; i++) {
-            size_t best = 0;
-            if (targets[i] < 0) continue;
-            for (v = 1; v < all; v++) if (logits[i * all + v] > logits[i * all + best]) best = v;
-            right += best == (size_t)targets[i];
-            asked++;
+            right += targets[i] >= 0 && answers[i] == targets[i];
+            asked += targets[i] >= 0;
         }
     }
-    free(tokens); free(targets); free(logits);
+    free(tokens); free(targets); free(answers);
     return (double)right / (double)asked;
 }
 

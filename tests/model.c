@@ -791,6 +791,30 @@ static void greedy_decoding_takes_the_likeliest(void)
     gpts_session_free(&s); gpts_session_free(&r); gpts_model_free(&m);
 }
 
+static void likeliest_is_the_largest_logit_of_each_position(void)
+{
+    enum { B = 3, T = 11, V = 41 };
+    model_case c;
+    gpts_model m;
+    gpts_batch batch;
+    int32_t ids[B * T], best[B * T];
+    gpts_real logits[B * T * V];
+    gpts_rng rng = { 8, 0 };
+    size_t i;
+    memset(&c, 0, sizeof c);
+    memset(&batch, 0, sizeof batch);
+    c.name = "likeliest"; c.V = V; c.positions = 16; c.L = 1; c.H = 2; c.C = 16; c.F = -1; c.bias = c.tied = 1;
+    t_status(case_model(&m, &c, NULL), GPTS_OK);
+    for (i = 0; i < B * T; i++) ids[i] = (int32_t)gpts_rng_below(&rng, V);
+    batch.tokens = ids; batch.B = B; batch.T = T;
+    t_status(gpts_model_forward(&m, &batch, logits, NULL), GPTS_OK);
+    t_status(gpts_model_likeliest(&m, &batch, best), GPTS_OK);
+    for (i = 0; i < B * T; i++) t_equal(best[i], gpts_sample(logits + i * V, V, NULL, NULL));
+    ids[4] = V;
+    t_status(gpts_model_likeliest(&m, &batch, best), GPTS_BAD_ARGUMENT);
+    gpts_model_free(&m);
+}
+
 static void cached_logits_equal_uncached(void)                  /* (A3) (M3) */
 {
     int k;
@@ -993,6 +1017,7 @@ int main(int argc, char **argv)
     T(cached_logits_equal_uncached);
     T(bfloat16_learns_and_decodes);
     T(greedy_decoding_takes_the_likeliest);
+    T(likeliest_is_the_largest_logit_of_each_position);
     T(rows_of_different_length_decode_as_alone);
     T(sampling_is_defined_at_every_edge_E70);
     T(E25_random_numbers_are_a_function_of_seed_and_counter);

@@ -1,6 +1,7 @@
 /* bench_infer.c - inference on the GPU: decoding and prefill of GPT-2 124M, decoding of small hybrids, beside their bounds.
 
      build/tests/gpu/bench_infer [--decode] [--prefill] [--small] [--calibrate] [--tokens=128] [--quick]            (all without a choice)
+     build/tests/gpu/bench_infer --model=FILE... [--B=1] [--T=4096]                                            prefill of these models
 
    124M: 12 layers, 12 heads, 768, vocabulary 50304, rotary positions, no biases, exact GELU, tied output, random weights.  Static heads
    lie as 9 9 6 6 3 3 0 ... (25 %) and 12 12 9 9 9 6 6 3 3 3 0 0 (50 %); linear: W = 256, 8 terms.  "free" is an oracle: y = v, no Q and K.
@@ -249,6 +250,22 @@ static void prefill_all(void)
     }
 }
 
+/* models of files instead, the first as the measure */
+static void prefill_files(const char **files, size_t n, size_t B, size_t T)
+{
+    size_t i; double base = 0;
+    printf("prefill, B %d, T %d, bf16: ms, lowest        session   gain\n", (int)B, (int)T);
+    for (i = 0; i < n; i++) {
+        gpts_model m; double t;
+        need(gpts_model_load(&m, files[i], NULL) == GPTS_OK, m.error);
+        need(gpts_gpu_attach(&m, 0) == GPTS_OK, m.error);
+        t = prefill(&m, B, T, 0, B == 1 ? 20 : 2);
+        if (!i) base = t;
+        printf("  %-40s  %8.3f  %.3f\n", strrchr(files[i], '/') ? strrchr(files[i], '/') + 1 : files[i], 1e3 * t, base / t);
+        gpts_model_free(&m);
+    }
+}
+
 /* ---- calibration ---- */
 static void calibrate_all(void)
 {
@@ -263,7 +280,7 @@ static void calibrate_all(void)
 
 int main(int argc, char **argv)
 {
-    int i, what = 0; void *a = NULL, *b = NULL; size_t bytes = (size_t)1 << 31; double t;
+    const char *files[8]; size_t n_files = 0, B = 1, T = 4096; int i, what = 0; void *a = NULL, *b = NULL; size_t bytes = (size_t)1 << 31; double t;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--decode")) what |= 1;
@@ -272,6 +289,9 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--calibrate")) what |= 8;
         else if (!strcmp(argv[i], "--quick")) quick = 1;
         else if (!strncmp(argv[i], "--tokens=", 9)) tokens = (size_t)atoi(argv[i] + 9);
+        else if (!strncmp(argv[i], "--model=", 8) && n_files < 8) files[n_files++] = argv[i] + 8;
+        else if (!strncmp(argv[i], "--B=", 4)) B = (size_t)atoi(argv[i] + 4);
+        else if (!strncmp(argv[i], "--T=", 4)) T = (size_t)atoi(argv[i] + 4);
         else need(0, "unknown argument");
     }
     if (cudaMalloc(&a, bytes) == cudaSuccess && cudaMalloc(&b, bytes) == cudaSuccess) {
@@ -282,6 +302,7 @@ int main(int argc, char **argv)
         printf("a large copy moves %.2f TB/s, read and written\n", 1e-12 * bandwidth);
     }
     cudaFree(a); cudaFree(b);
+    if (n_files) { prefill_files(files, n_files, B, T); return 0; }
     if (!what || what & 4) small_all();
     if (!what || what & 1) decode_all();
     if (!what || what & 2) prefill_all();

@@ -6,8 +6,8 @@
    Static heads lie as in the measurements of PyTorch beside which this stands: 25 % in layers as 9 9 6 6 3 3 0 ..., 50 % as
    12 12 9 9 9 6 6 3 3 3 0 0; linear: W = T/16, 256 at most, 8 terms.  "free" is an oracle: y = v is copied, there is no Q and K.  Arms take
    turns, a whole update each; the median is printed.  Memory is what the arm's own model, trainer and activations take.
-   --no-replay queues every operation of every micro-batch instead of replaying a CUDA graph.  --layers= --width= --heads=: another model,
-   ordinary arm only.                                                                                                                */
+   --no-replay queues every operation of every micro-batch instead of replaying a CUDA graph.  --layers= --width= --heads= --vocabulary=: another
+   model; the first three: ordinary arm only.  --model=FILE, up to 7 times: these models instead, the first as the measure.           */
 #define GPTSTATIC_IMPLEMENTATION
 #include "../../gptstatic.h"
 #define GPTS_GPU_DECLARATIONS
@@ -20,7 +20,7 @@ static const char *const names[ARMS] = { "ordinary", "linear25", "exact25", "lin
 static const int share[ARMS] = { 0, 25, 25, 50, 50, 25, 50 };
 static const int heads25[12] = { 9, 9, 6, 6, 3, 3, 0, 0, 0, 0, 0, 0 }, heads50[12] = { 12, 12, 9, 9, 9, 6, 6, 3, 3, 3, 0, 0 };
 
-static int64_t layers = 12, width = 768, n_heads = 12;
+static int64_t layers = 12, width = 768, n_heads = 12, vocabulary = 50304;
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
 static void need(int ok, const char *why) { if (!ok) { fprintf(stderr, "bench_train: %s\n", why); exit(1); } }
 
@@ -147,7 +147,7 @@ static void profile_off(gpts_ops *o)
 }
 
 /* ---- the arms ---- */
-typedef struct arm { int which; gpts_model m; gpts_trainer t; double ms[MOST_ROUNDS], memory; } arm;
+typedef struct arm { int which; const char *name; gpts_model m; gpts_trainer t; double ms[MOST_ROUNDS], memory; } arm;
 
 static void arm_make(arm *a, int which, size_t T)
 {
@@ -160,8 +160,8 @@ static void arm_make(arm *a, int which, size_t T)
     int l, h, linear = !strncmp(names[which], "linear", 6);
     size_t i, k, free_now, total;
     gpts_train_options o = gpts_train_options_default();
-    a->which = which;
-    c.vocab_size = 50304; c.n_positions = (int64_t)T; c.position = GPTS_POSITION_ROPE; c.bias = 0; c.activation = GPTS_GELU_ERF;
+    a->which = which; a->name = names[which];
+    c.vocab_size = vocabulary; c.n_positions = (int64_t)T; c.position = GPTS_POSITION_ROPE; c.bias = 0; c.activation = GPTS_GELU_ERF;
     c.n_layer = layers; c.n_embd = width; c.n_head = n_heads;
     memset(shapes, 0, sizeof shapes);
     for (h = 0; h < 12; h++) start[h] = (int32_t)(T > 4096 ? 256 : T / 16);
@@ -195,6 +195,17 @@ static void arm_make(arm *a, int which, size_t T)
     need(gpts_trainer_init(&a->t, &a->m, &o) == GPTS_OK, a->t.error);
 }
 
+static void arm_load(arm *a, const char *path)
+{
+    size_t free_now, total;
+    gpts_train_options o = gpts_train_options_default();
+    a->name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    need(gpts_model_load(&a->m, path, NULL) == GPTS_OK, a->m.error);
+    cudaMemGetInfo(&free_now, &total); a->memory = (double)free_now;
+    need(gpts_gpu_attach(&a->m, 0) == GPTS_OK, a->m.error);
+    need(gpts_trainer_init(&a->t, &a->m, &o) == GPTS_OK, a->t.error);
+}
+
 static void update(arm *a, const int32_t *tokens, size_t B, size_t T, int accum, double *loss)
 {
     gpts_batch batch;
@@ -211,7 +222,8 @@ int main(int argc, char **argv)
 {
     size_t B = 8, T = 4096, i;
     int accum = 15, rounds = 3, profile = 0, replay = 1, r, k, n = 0;
-    const char *only = NULL;
+    const char *only = NULL, *files[ARMS];
+    int n_files = 0;
     static arm arms[ARMS];
     int32_t *tokens;
     gpts_rng rng = { 3, 0 };
@@ -225,6 +237,8 @@ int main(int argc, char **argv)
         else if (!strncmp(argv[k], "--layers=", 9)) layers = atoi(argv[k] + 9);
         else if (!strncmp(argv[k], "--width=", 8)) width = atoi(argv[k] + 8);
         else if (!strncmp(argv[k], "--heads=", 8)) n_heads = atoi(argv[k] + 8);
+        else if (!strncmp(argv[k], "--vocabulary=", 13)) vocabulary = atoi(argv[k] + 13);
+        else if (!strncmp(argv[k], "--model=", 8) && n_files < ARMS) files[n_files++] = argv[k] + 8;
         else if (!strcmp(argv[k], "--profile")) profile = 1;
         else if (!strcmp(argv[k], "--no-replay")) replay = 0;
         else need(0, "unknown argument");
@@ -232,12 +246,11 @@ int main(int argc, char **argv)
     if (rounds > MOST_ROUNDS) rounds = MOST_ROUNDS;
     setvbuf(stdout, NULL, _IOLBF, 0);
     tokens = (int32_t *)malloc((B * T + 1) * sizeof *tokens);
-    for (i = 0; i <= B * T; i++) tokens[i] = (int32_t)gpts_rng_below(&rng, 50304);
+    for (i = 0; i <= B * T; i++) tokens[i] = (int32_t)gpts_rng_below(&rng, (uint64_t)vocabulary);
     for (k = 0; k < ARMS; k++) {
         size_t free_now, total;
-        const char *at = only ? strstr(only, names[k]) : names[k];
-        if (!at) continue;
-        arm_make(&arms[n], k, T);
+        if (n_files ? k >= n_files : only && !strstr(only, names[k])) continue;
+        if (n_files) arm_load(&arms[n], files[k]); else arm_make(&arms[n], k, T);
         if (!replay) ((gpts_ops *)(uintptr_t)arms[n].m.ops)->replay_begin = NULL;
         update(&arms[n], tokens, B, T, 3, &loss);
         cudaMemGetInfo(&free_now, &total); arms[n].memory -= (double)free_now;
@@ -255,7 +268,7 @@ int main(int argc, char **argv)
         qsort(arms[k].ms, (size_t)rounds, sizeof(double), ascending);
         lowest = arms[k].ms[0]; median = arms[k].ms[rounds / 2];
         if (k == 0) base = median;
-        printf("  %-9s update %8.1f ms (lowest %8.1f)  micro-batch %7.2f ms  %8.0f tokens/s  x%.3f  %5.2f GiB\n", names[arms[k].which], median, lowest, median / accum,
+        printf("  %-9s update %8.1f ms (lowest %8.1f)  micro-batch %7.2f ms  %8.0f tokens/s  x%.3f  %5.2f GiB\n", arms[k].name, median, lowest, median / accum,
                (double)(B * T) * accum / median * 1e3, base / median, arms[k].memory / 1073741824.0);
     }
     printf("  last loss %.4f\n", loss);
@@ -263,7 +276,7 @@ int main(int argc, char **argv)
         gpts_ops *ops = (gpts_ops *)(uintptr_t)arms[k].m.ops;
         double from;
         update(&arms[k], tokens, B, T, accum, &loss);                 /* as warm as in the rounds */
-        printf("  %s, one micro-batch and a step:\n", names[arms[k].which]);
+        printf("  %s, one micro-batch and a step:\n", arms[k].name);
         profile_on(ops); update(&arms[k], tokens, B, T, 1, &loss); profile_off(ops);
         from = now();
         {

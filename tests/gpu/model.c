@@ -530,6 +530,31 @@ static void files_go_from_one_side_to_the_other(void)
     remove(path);
 }
 
+static void likeliest_is_the_largest_logit_of_each_position(void)
+{
+    int type;
+    for (type = GPTS_GPU_F32; type <= GPTS_GPU_BF16; type += GPTS_GPU_BF16 - GPTS_GPU_F32) {
+        gpts_model m;
+        gpts_batch batch;
+        gpts_rng rng = { 8, 0 };
+        size_t V, n = 3 * 64, i;
+        int32_t ids[3 * 64], best[3 * 64];
+        float *logits;
+        run_model(&m, 64);
+        V = (size_t)m.config.vocab_size;
+        logits = (float *)malloc(n * V * sizeof *logits);
+        for (i = 0; i < n; i++) ids[i] = (int32_t)gpts_rng_below(&rng, V);
+        memset(&batch, 0, sizeof batch);
+        batch.tokens = ids; batch.B = 3; batch.T = 64;
+        t_status(gpts_gpu_attach_precision(&m, 0, type), GPTS_OK);
+        t_status(gpts_model_forward(&m, &batch, logits, NULL), GPTS_OK);
+        t_status(gpts_model_likeliest(&m, &batch, best), GPTS_OK);
+        for (i = 0; i < n; i++) t_equal(best[i], gpts_sample(logits + i * V, V, NULL, NULL));
+        gpts_model_free(&m);
+        free(logits);
+    }
+}
+
 static void refusals_say_why_and_the_cpu_goes_on(void)
 {
     gpts_model m;
@@ -586,6 +611,7 @@ int main(int argc, char **argv)
     T(every_replacement_equals_the_cpu);
     T(a_resumed_run_is_the_same_run);
     T(files_go_from_one_side_to_the_other);
+    T(likeliest_is_the_largest_logit_of_each_position);
     if (!light) T(refusals_say_why_and_the_cpu_goes_on);
     return t_end();
 }
