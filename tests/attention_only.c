@@ -942,27 +942,17 @@ int main(int argc, char **argv)
 }
 
 /* every allocation fails once: an error, nothing lost (valgrind and ASan look for the rest) */
-typedef struct budget { long left; long live; } budget;
-static void *budget_allocate(void *context, size_t bytes)
-{
-    budget *b = (budget *)context;
-    if (b->left-- <= 0) return NULL;
-    b->live++;
-    return malloc(bytes);
-}
-static void budget_release(void *context, void *memory, size_t bytes) { (void)bytes; ((budget *)context)->live--; free(memory); }
-
 static void load_and_save_end_well_when_memory_runs_out(void)
 {
     gpts_model m = make(1, LH, LC, LV, GPTS_POSITION_NONE), got;
     gpts_mapping mapping;
     gpts_hooks hooks;
-    budget b;
+    t_budget b;
     long n;
     int good = 0;
     static const char path[] = "build/tests/mapped_oom.safetensors";
     memset(&hooks, 0, sizeof hooks);
-    hooks.context = &b; hooks.allocate = budget_allocate; hooks.release = budget_release; hooks.threads = 1;
+    hooks.context = &b; hooks.allocate = t_budget_allocate; hooks.release = t_budget_release; hooks.threads = 1;
     t_status(gpts_model_save_mapped(&m, path, NULL, NULL), GPTS_OK);
     text_file(the_map, "{\"embed_tokens.weight\": \"wte.weight\"}");
     for (n = 0; n < 3000 && !good; n++) {

@@ -1008,15 +1008,6 @@ static void any_order_of_operations_keeps_the_model_right(void)
 }
 
 /* Every allocation that fails: an error, nothing changed, nothing kept. */
-typedef struct budget { long left, live; } budget;
-static void *budget_allocate(void *context, size_t bytes)
-{
-    budget *b = (budget *)context;
-    if (b->left-- <= 0) return NULL;
-    b->live++;
-    return malloc(bytes);
-}
-static void budget_release(void *context, void *memory, size_t bytes) { (void)bytes; ((budget *)context)->live--; free(memory); }
 static void running_out_of_memory_changes_nothing(void)
 {
     long n, done = 0;
@@ -1026,12 +1017,12 @@ static void running_out_of_memory_changes_nothing(void)
         gpts_freeze_report r;
         gpts_config config = gpts_config_default();
         gpts_hooks hooks;
-        budget b;
+        t_budget b;
         gpts_status status;
         double before;
         calibration_text();
         memset(&hooks, 0, sizeof hooks); memset(&c, 0, sizeof c);
-        hooks.context = &b; hooks.allocate = budget_allocate; hooks.release = budget_release; hooks.threads = 1;
+        hooks.context = &b; hooks.allocate = t_budget_allocate; hooks.release = t_budget_release; hooks.threads = 1;
         b.left = 1000000; b.live = 0;
         config.vocab_size = V; config.n_positions = LENGTH; config.n_layer = 2; config.n_head = 2; config.n_embd = 8; config.n_inner = 8;
         t_status(gpts_model_init(&m, &config, 1, &hooks), GPTS_OK);

@@ -13,15 +13,6 @@
 static const double limit = 1e-7;
 static struct { double error; size_t checked; const char *in; } worst[GPTS_P_COUNT];
 
-#define LEARNED GPTS_POSITION_LEARNED
-#define ROPE    GPTS_POSITION_ROPE
-#define NOPOS   GPTS_POSITION_NONE
-#define LAYER   GPTS_NORM_LAYER
-#define NONORM  GPTS_NORM_NONE
-#define TANH    GPTS_GELU_TANH
-#define ERF     GPTS_GELU_ERF
-#define RELU    GPTS_RELU
-
 static const model_case cases[] = {
     /*                  V  Tp L  H  C   F   position norm    MLP  bias tied B T  padding ignored */
     { "gpt2",           17, 9, 2, 2, 8, -1, LEARNED, LAYER,  TANH, 1, 1,    2, 7, NONE,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },

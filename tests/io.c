@@ -1264,31 +1264,24 @@ static gpts_hooks pool_hooks(void)
 }
 /* on failure `error` gets the sentence */
 typedef gpts_status (*pool_work)(const gpts_hooks *hooks, const char *path, char *error);
+static gpts_status told(gpts_status status, const char *sentence, char *error) { memcpy(error, sentence, GPTS_ERROR_BYTES); return status; }
 
 static gpts_status work_model(const gpts_hooks *hooks, const char *path, char *error)
 {
     gpts_model m;
-    gpts_status status = gpts_model_load(&m, path, hooks);
-    memcpy(error, m.error, GPTS_ERROR_BYTES);
-    if (status == GPTS_OK) {
-        status = gpts_model_save(&m, scratch("io_pool_out"));
-        memcpy(error, m.error, GPTS_ERROR_BYTES);
-        remove(scratch("io_pool_out"));
-    }
+    gpts_status status = told(gpts_model_load(&m, path, hooks), m.error, error);
+    if (status == GPTS_OK) status = told(gpts_model_save(&m, scratch("io_pool_out")), m.error, error);
+    remove(scratch("io_pool_out"));
     gpts_model_free(&m);
     return status;
 }
 static gpts_status work_export(const gpts_hooks *hooks, const char *path, char *error)
 {
     gpts_model m;
-    gpts_status status = gpts_model_load(&m, path, hooks);
-    memcpy(error, m.error, GPTS_ERROR_BYTES);
-    if (status == GPTS_OK) {
-        status = gpts_model_export(&m, scratch("io_pool_out"), GPTS_F16);
-        memcpy(error, m.error, GPTS_ERROR_BYTES);
-        remove(scratch("io_pool_out"));
-        remove("build/tests/config.json");
-    }
+    gpts_status status = told(gpts_model_load(&m, path, hooks), m.error, error);
+    if (status == GPTS_OK) status = told(gpts_model_export(&m, scratch("io_pool_out"), GPTS_F16), m.error, error);
+    remove(scratch("io_pool_out"));
+    remove("build/tests/config.json");
     gpts_model_free(&m);
     return status;
 }
@@ -1296,13 +1289,9 @@ static gpts_status work_checkpoint(const gpts_hooks *hooks, const char *path, ch
 {
     gpts_model m;
     gpts_trainer t;
-    gpts_status status = gpts_checkpoint_load(&t, &m, path, hooks);
-    memcpy(error, t.error, GPTS_ERROR_BYTES);
-    if (status == GPTS_OK) {
-        status = gpts_checkpoint_save(&t, scratch("io_pool_out"));
-        memcpy(error, t.error, GPTS_ERROR_BYTES);
-        remove(scratch("io_pool_out"));
-    }
+    gpts_status status = told(gpts_checkpoint_load(&t, &m, path, hooks), t.error, error);
+    if (status == GPTS_OK) status = told(gpts_checkpoint_save(&t, scratch("io_pool_out")), t.error, error);
+    remove(scratch("io_pool_out"));
     gpts_trainer_free(&t);
     gpts_model_free(&m);
     return status;
@@ -1310,27 +1299,19 @@ static gpts_status work_checkpoint(const gpts_hooks *hooks, const char *path, ch
 static gpts_status work_recording(const gpts_hooks *hooks, const char *path, char *error)
 {
     gpts_recording r;
-    gpts_status status = gpts_recording_load(&r, 1, path, hooks);
-    memcpy(error, r.error, GPTS_ERROR_BYTES);
-    if (status == GPTS_OK) {
-        status = gpts_recording_save(&r, 1, scratch("io_pool_out"));
-        memcpy(error, r.error, GPTS_ERROR_BYTES);
-        remove(scratch("io_pool_out"));
-    }
+    gpts_status status = told(gpts_recording_load(&r, 1, path, hooks), r.error, error);
+    if (status == GPTS_OK) status = told(gpts_recording_save(&r, 1, scratch("io_pool_out")), r.error, error);
+    remove(scratch("io_pool_out"));
     gpts_recording_free(&r);
     return status;
 }
 static gpts_status work_tokens(const gpts_hooks *hooks, const char *path, char *error)
 {
     gpts_tokens t;
-    gpts_status status = gpts_tokens_load(&t, path, hooks);
-    memcpy(error, t.error, GPTS_ERROR_BYTES);
-    if (status == GPTS_OK) {
-        status = gpts_tokens_save(&t, "build/tests/io_pool_out.bin");
-        memcpy(error, t.error, GPTS_ERROR_BYTES);
-        remove("build/tests/io_pool_out.bin");
-        remove("build/tests/io_pool_out.json");
-    }
+    gpts_status status = told(gpts_tokens_load(&t, path, hooks), t.error, error);
+    if (status == GPTS_OK) status = told(gpts_tokens_save(&t, "build/tests/io_pool_out.bin"), t.error, error);
+    remove("build/tests/io_pool_out.bin");
+    remove("build/tests/io_pool_out.json");
     gpts_tokens_free(&t);
     return status;
 }

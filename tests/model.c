@@ -8,15 +8,6 @@
 
 static const int is_double = sizeof(gpts_real) == 8;
 
-#define LEARNED GPTS_POSITION_LEARNED
-#define ROPE    GPTS_POSITION_ROPE
-#define NOPOS   GPTS_POSITION_NONE
-#define LAYER   GPTS_NORM_LAYER
-#define NONORM  GPTS_NORM_NONE
-#define TANH    GPTS_GELU_TANH
-#define ERF     GPTS_GELU_ERF
-#define RELU    GPTS_RELU
-
 static const model_case gpt2 =
     { "m_gpt2",         29, 24, 2, 2, 16, -1, LEARNED, LAYER, TANH, 1, 1,   3, 13, NONE, 4, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 };
 static const model_case cases[] = {

@@ -6,6 +6,16 @@
 
 enum { NONE = 0, LEFT = 1, RIGHT = 2 };         /* where a row's padding is */
 
+/* short names for tables of cases */
+#define LEARNED GPTS_POSITION_LEARNED
+#define ROPE    GPTS_POSITION_ROPE
+#define NOPOS   GPTS_POSITION_NONE
+#define LAYER   GPTS_NORM_LAYER
+#define NONORM  GPTS_NORM_NONE
+#define TANH    GPTS_GELU_TANH
+#define ERF     GPTS_GELU_ERF
+#define RELU    GPTS_RELU
+
 typedef struct model_case {
     const char *name;
     int64_t V, positions, L, H, C, F;

@@ -431,31 +431,17 @@ static void growing_past_the_fit_keeps_earlier_rows(void)
 }
 
 /* Every allocation that fails ends in NO_MEMORY, with nothing kept. */
-typedef struct budget { int left, live; } budget;
-static void *budget_allocate(void *context, size_t bytes)
-{
-    budget *b = (budget *)context;
-    if (b->left-- <= 0) return NULL;
-    b->live++;
-    return malloc(bytes);
-}
-static void budget_release(void *context, void *memory, size_t bytes)
-{
-    (void)bytes;
-    ((budget *)context)->live--;
-    free(memory);
-}
 static void running_out_of_memory_is_an_error(void)
 {
     int n;
     for (n = 0; n < 5; n++) {
         head h;
-        budget b;
+        t_budget b;
         gpts_hooks hooks;
         char error[GPTS_ERROR_BYTES] = "";
         memset(&hooks, 0, sizeof hooks);
         b.left = n; b.live = 0;
-        hooks.context = &b; hooks.allocate = budget_allocate; hooks.release = budget_release;
+        hooks.context = &b; hooks.allocate = t_budget_allocate; hooks.release = t_budget_release;
         head_make(&h, 50, 50, 2, 1, 5, 2);
         t_status(gptsi_static_prepare(&h.heads, 50, &hooks, error), n < 4 ? GPTS_NO_MEMORY : GPTS_OK);
         if (n < 4) { t_says(error, "out of memory"); t_ok(h.heads.plan == NULL); }
