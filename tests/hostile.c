@@ -419,7 +419,7 @@ static gpts_status load_json(const char *header, size_t data_bytes)
     unsigned char *file = (unsigned char *)calloc(bytes, 1);
     gpts_hooks h = limited();
     gpts_status s;
-    for (i = 0; i < 8; i++) file[i] = (unsigned char)(n >> (8 * i));
+    for (i = 0; i < 8; i++) file[i] = (unsigned char)((uint64_t)n >> 8 * i);
     memcpy(file + 8, header, n);
     s = load_model(file, bytes, &h);
     t_equal(memory.blocks, 0); t_equal(memory.refused, 0);
@@ -471,7 +471,7 @@ static void E36_empty_files_and_zero_sizes(void)
 static gpts_status open_json(gpts_file *f, unsigned char *file, const char *header, const void *data, size_t data_bytes)
 {
     size_t n = strlen(header), i;
-    for (i = 0; i < 8; i++) file[i] = (unsigned char)(n >> (8 * i));
+    for (i = 0; i < 8; i++) file[i] = (unsigned char)((uint64_t)n >> 8 * i);
     memcpy(file + 8, header, n);
     memcpy(file + 8 + n, data, data_bytes);
     memset(f, 0, sizeof *f);
