@@ -89,10 +89,10 @@ static void compare(size_t U, size_t n, size_t D, size_t B, size_t T, const int3
     double *Y = (double *)malloc(ny * sizeof *Y), *LSE = (double *)malloc((B * U * T + 1) * sizeof *LSE), scale = 1 / sqrt((double)D), worst = 0;
     reference(&h, Y, LSE, qkv, first, length, B, T, scale, theta);
     gptsi_cpu_attention_forward(&cpu, &h, y, lse, qkv, first, length, B, T, scale, theta);
-    for (i = 0; i < ny; i++) { double e = fabs((double)y[i] - Y[i]) / (1 + fabs(Y[i])); if (!(e <= worst)) worst = e; }
+    for (i = 0; i < ny; i++) { double e = fabs((double)y[i] - Y[i]) / (1 + fabs(Y[i])); worst = t_most(worst, e); }
     for (i = 0; i < B * U * T; i++) {
         double e = LSE[i] > -1e300 ? fabs((double)lse[i] - LSE[i]) / (1 + fabs(LSE[i])) : (double)lse[i] < -1e300 ? 0 : 1;
-        if (!(e <= worst)) worst = e;
+        worst = t_most(worst, e);
     }
     if (!(worst <= 60 * EPS * (1 + size * size))) printf("  U %d n %d D %d B %d T %d theta %g: %g\n", (int)U, (int)n, (int)D, (int)B, (int)T, theta, worst);
     t_ok(worst <= 60 * EPS * (1 + size * size));
@@ -185,7 +185,7 @@ static void gradient(size_t U, size_t n, size_t D, size_t B, size_t T, const int
         }
         qkv[i] = keep;
         e = fabs((8 * (f[0] - f[1]) - (f[2] - f[3])) / (12 * step) - (double)dqkv[i]);
-        if (!(e <= worst)) worst = e;
+        worst = t_most(worst, e);
     }
     if (!(worst <= (DOUBLE ? 1e-7 : 1e-4))) printf("  U %d n %d D %d B %d T %d: %g\n", (int)U, (int)n, (int)D, (int)B, (int)T, worst);
     t_ok(worst <= (DOUBLE ? 1e-7 : 1e-4));

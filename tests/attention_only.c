@@ -33,7 +33,7 @@ static double farthest(const gpts_real *a, const gpts_real *b, size_t n)
 {
     double worst = 0;
     size_t i;
-    for (i = 0; i < n; i++) { double d = fabs((double)a[i] - (double)b[i]); if (!(d <= worst)) worst = d; }
+    for (i = 0; i < n; i++) { double d = fabs((double)a[i] - (double)b[i]); worst = t_most(worst, d); }
     return worst;
 }
 

@@ -85,7 +85,7 @@ static double dense_divergence(const double *M, size_t S, const double *alpha, c
             if (p > 0) row += p * (log(p) - (alpha[j] + rho[i - j] - z));
         }
         sum += row;
-        if (worst) *worst = fmax(*worst, row);
+        if (worst) *worst = t_most(*worst, row);
     }
     return sum / (double)S;
 }
@@ -889,8 +889,8 @@ static void frozen_models_decode_to_the_same_logits(void)
             if (i >= prefill) t_status(gpts_session_decode(&s, calibration_tokens + i), GPTS_OK);
             got = gpts_session_logits(&s, 0);
             for (v = 0; v < V; v++) {
-                worst = fmax(worst, fabs((double)got[v] - (double)logits[i * V + v]));
-                scale = fmax(scale, fabs((double)logits[i * V + v]));
+                worst = t_most(worst, fabs((double)got[v] - (double)logits[i * V + v]));
+                scale = t_most(scale, fabs((double)logits[i * V + v]));
             }
         }
         t_close(worst / scale, 0, sizeof(gpts_real) == 4 ? 1e-5 : 1e-12);
@@ -942,8 +942,8 @@ static void decode_matches(gpts_model *m, size_t T)
     for (i = prefill - 1; i < T; i++) {
         if (i >= prefill) t_status(gpts_session_decode(&s, calibration_tokens + i), GPTS_OK);
         for (v = 0; v < V; v++) {
-            worst = fmax(worst, fabs((double)gpts_session_logits(&s, 0)[v] - (double)logits[i * V + v]));
-            scale = fmax(scale, fabs((double)logits[i * V + v]));
+            worst = t_most(worst, fabs((double)gpts_session_logits(&s, 0)[v] - (double)logits[i * V + v]));
+            scale = t_most(scale, fabs((double)logits[i * V + v]));
         }
     }
     t_close(worst / scale, 0, sizeof(gpts_real) == 4 ? 2e-5 : 1e-11);

@@ -49,7 +49,7 @@ static void differences(const char *what, gpts_real *x, size_t n, const gpts_rea
         x[i] = keep;
         d = (8 * (f[0] - f[1]) - (f[2] - f[3])) / (12 * h);
         d = fabs(d - (double)grad[i]) / fmax(1, fabs(d));
-        if (!(d <= worst)) worst = d;
+        worst = t_most(worst, d);
     }
     if (!(worst <= 1e-7)) printf("  %s: %g\n", what, worst);
     t_ok(worst <= 1e-7);
@@ -164,7 +164,7 @@ static void activations_G1_G2(void)                                     /* (G1) 
         loss_activation(&s);
         for (i = 0; i < n; i++) {
             double y = gelu((double)s.x[i], kind), e = fabs((double)s.y[i] - y) / (1 + fabs(y));
-            if (!(e <= worst)) worst = e;
+            worst = t_most(worst, e);
         }
         if (!(worst <= 8 * EPS)) printf("  kind %d: %g\n", kind, worst);
         t_ok(worst <= 8 * EPS);

@@ -741,7 +741,7 @@ static void compare_cached(const model_case *c, size_t prefix)
     for (i = prefix; i <= T && !t_state.bad; i++) {
         for (row = 0; row < B; row++) {
             double e = relative(gpts_session_logits(&s, row), full + (row * T + i - 1) * V, V);
-            if (!(e <= worst)) worst = e;
+            worst = t_most(worst, e);
             t_equal(s.position[row], i);
         }
         if (i == T) break;

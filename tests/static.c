@@ -227,7 +227,7 @@ static void gauge_shifts_change_nothing(void)
         }
         t_status(gptsi_static_prepare(&h.heads, T, NULL, NULL), GPTS_OK);
         gptsi_static_forward(&h.heads, 0, T, v, D, other, D, h.scratch, gptsi_static_scratch(&h.heads));
-        for (i = 0; i < T * D; i++) most = fmax(most, fabs((double)y[i] - (double)other[i]));
+        for (i = 0; i < T * D; i++) most = t_most(most, fabs((double)y[i] - (double)other[i]));
         t_close(most, 0, sizeof(gpts_real) == 4 ? 2e-5 : 1e-12);
         free(v); free(y); free(other); head_free(&h);
     }
@@ -256,7 +256,7 @@ static void decoding_equals_prefill(void)
         gptsi_static_fill(&h.heads, 0, prefilled[f], v, D, &cache, 1);
         for (i = prefilled[f]; i < T; i++) {
             gptsi_static_step(&h.heads, 0, i, v + i * D, row, &cache, 1);
-            for (d = 0; d < D; d++) most = fmax(most, fabs((double)row[d] - (double)y[i * D + d]));
+            for (d = 0; d < D; d++) most = t_most(most, fabs((double)row[d] - (double)y[i * D + d]));
         }
         t_close(most, 0, sizeof(gpts_real) == 4 ? 5e-6 : 1e-13);
         free(v); free(y); free(cache.ring); free(cache.state); head_free(&h);
@@ -290,7 +290,7 @@ static void heads_of_both_forms_share_a_cache(void)
         const gpts_real *x = v + (b * N + s) * T * D;
         gptsi_static_forward(&heads, s, T, x, D, y, D, scratch, gptsi_static_scratch(&heads));
         gptsi_static_step(&heads, s, i, x + i * D, row, &cache, b);
-        for (d = 0; d < D; d++) most = fmax(most, fabs((double)row[d] - (double)y[i * D + d]));
+        for (d = 0; d < D; d++) most = t_most(most, fabs((double)row[d] - (double)y[i * D + d]));
     }
     t_close(most, 0, sizeof(gpts_real) == 4 ? 5e-6 : 1e-13);
     gptsi_static_discard(&heads, NULL);
@@ -376,7 +376,7 @@ static void a_hundred_thousand_rows_stay_right(void)
             top += exp((double)rho[i - j]) * a[j] * (double)v[j];
             bottom += exp((double)rho[i - j]) * a[j];
         }
-        worst = fmax(worst, fabs(top / bottom - (double)y[i]));
+        worst = t_most(worst, fabs(top / bottom - (double)y[i]));
     }
     t_close(worst, 0, sizeof(gpts_real) == 4 ? 1e-5 : 1e-12);
     gptsi_static_discard(&heads, NULL);
@@ -425,7 +425,7 @@ static void growing_past_the_fit_keeps_earlier_rows(void)
     t_status(gptsi_static_prepare(&h.heads, 1000, NULL, NULL), GPTS_OK);
     t_ok(h.heads.plan->T >= 1000);
     gptsi_static_forward(&h.heads, 0, T, v, D, other, D, h.scratch, gptsi_static_scratch(&h.heads));
-    for (i = 0; i < T * D; i++) most = fmax(most, fabs((double)y[i] - (double)other[i]));
+    for (i = 0; i < T * D; i++) most = t_most(most, fabs((double)y[i] - (double)other[i]));
     t_close(most, 0, sizeof(gpts_real) == 4 ? 1e-6 : 1e-14);
     free(v); free(y); free(other); head_free(&h);
 }

@@ -63,6 +63,9 @@ static void t_skip(const char *why) { t_state.skip = 1; printf("  skipped: %s\n"
     snprintf(t_b_, sizeof t_b_, "\"%.200s\" does not say \"%.100s\"", t_x_, t_y_); t_fail(__FILE__, __LINE__, t_b_); } } while (0)
 #define t_bits(a, b, bytes) t_ok(memcmp((a), (b), (bytes)) == 0)
 
+/* the larger one, and NaN for good once it comes (fmax would drop it) */
+static inline double t_most(double most, double x) { return most >= x || most != most ? most : x; }
+
 /* A gpts_hooks' allocator that refuses after `left` blocks; `live` are not given back. */
 typedef struct t_budget { long left, live; } t_budget;
 static inline void *t_budget_allocate(void *context, size_t bytes)
