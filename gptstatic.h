@@ -615,7 +615,8 @@ typedef struct gpts_calibration {
     char error[GPTS_ERROR_BYTES];
 } gpts_calibration;
 
-/* Runs the model without dropout; weights, trainer and random numbers stay as they are. */
+/* Runs the model without dropout; weights, trainer and random numbers stay as they are.
+   Errors: NO_MEMORY, BAD_ARGUMENT, NOT_FINITE (a weight, or a head's scores or values).   */
 GPTS_API gpts_status gpts_calibrate(gpts_calibration *calibration, gpts_model *model, const int32_t *tokens,
                                     size_t n_sequences, size_t T);
 GPTS_API void gpts_calibration_free(gpts_calibration *calibration);
@@ -6314,9 +6315,10 @@ GPTS_API gpts_status gpts_pattern_fit_make(gpts_pattern_fit *fit, const double *
         if (!(column[j] > 0) || !(diagonal[j] > 0)) break;
         columns += column[j]; diagonals += diagonal[j];
     }
-    if (!S || j < S || !(fabs(columns - (double)S) <= 1e-6 * (double)S) || !(fabs(diagonals - (double)S) <= 1e-6 * (double)S))
-        return gptsi_fail(fit->error, GPTS_BAD_ARGUMENT, "masses of a pattern of %llu rows are positive and add up to that, by key and by distance",
-                          (unsigned long long)S);
+    if (!S || j < S || !(fabs(columns - (double)S) <= 1e-6 * (double)S) || !(fabs(diagonals - (double)S) <= 1e-6 * (double)S)
+        || !(fabs(information) <= DBL_MAX))
+        return gptsi_fail(fit->error, GPTS_BAD_ARGUMENT,
+                          "masses of a pattern of %llu rows are positive and add up to that, by key and by distance; information is finite", (unsigned long long)S);
     GPTSI_TRY(gptsi_fit_init(&exact, column, diagonal, S, S, 0, hooks, fit->error));
     if (!(fit->alpha = GPTSI_NEW(hooks, double, 2 * (S + R)))) {
         gptsi_fit_free(&exact, hooks);
@@ -6464,7 +6466,7 @@ static void gptsi_calibrate_head(gptsi_calibrator *k, size_t worker, size_t slot
     }
     c->variance[at] = N > 1 ? fmax(0, squares - (double)N * of_mean) / ((double)(N - 1) * (double)T * (double)T) : 0;
     c->divergence[at] = fmax(0, (entropy / (double)N - cross) / (double)T);
-    c->output[at] = fmax(0, change) / ((double)N * (double)T);
+    c->output[at] = (change < 0 ? 0 : change) / ((double)N * (double)T);          /* NaN stays: see gpts_calibrate */
 }
 static void gptsi_calibrate_body(void *arg, size_t begin, size_t end, size_t worker)
 {
@@ -6608,11 +6610,19 @@ GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const in
         k.panels = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(k.cpu.workers, k.panel_size));
         if (!k.panels) status = gptsi_no_memory(c->error, "the calibration's panels", gptsi_mul(k.cpu.workers, k.panel_size), sizeof(gpts_real));
     }
+    for (i = 0; status == GPTS_OK && i < m->n_tensors; i++) {
+        double sum = 0;
+        m->ops->sum_squares(m->device, &sum, m->tensors[i].data, m->tensors[i].size);
+        if (!(sum <= DBL_MAX)) status = gptsi_fail(c->error, GPTS_NOT_FINITE, "calibration: the weight of %s is not finite", m->tensors[i].name);
+    }
     for (l = 0; status == GPTS_OK && l < L; l++) {
         k.heads = &m->layers[l].heads; k.layer = l;
         if (!k.heads->U || (ranks && ranks->size > 1 && l % (size_t)ranks->size != (size_t)ranks->rank)) continue;
         status = m->ops->calibrate ? gptsi_calibrate_there(&k, m, tokens) : gptsi_calibrate_layer(&k, m, tokens);
         if (status != GPTS_OK) memcpy(c->error, m->error, sizeof c->error);
+        for (i = 0; status == GPTS_OK && i < H; i++)
+            if (!(c->output[l * H + i] <= DBL_MAX))
+                status = gptsi_fail(c->error, GPTS_NOT_FINITE, "calibration: head %d of layer %d has weights or values that are not finite", (int)i, (int)l);
     }
     gptsi_delete(&m->hooks, k.panels);
     gptsi_cpu_free(&k.cpu);

@@ -333,6 +333,9 @@ static void masses_that_are_no_pattern_get_a_sentence(void)
     column[2] = 0.7;
     t_status(gpts_pattern_fit_make(&fit, column, diagonal, -1, 3, 0, 0, 0, NULL), GPTS_BAD_ARGUMENT);
     t_status(gpts_pattern_fit_make(&fit, column, diagonal, -1, 0, 0, 0, 0, NULL), GPTS_BAD_ARGUMENT);
+    column[2] = 0.5;
+    t_status(gpts_pattern_fit_make(&fit, column, diagonal, (double)NAN, 3, 0, 0, 0, NULL), GPTS_BAD_ARGUMENT);
+    t_says(fit.error, "information is finite");
     gpts_pattern_fit_free(&fit);
 }
 
@@ -1045,6 +1048,33 @@ static void running_out_of_memory_changes_nothing(void)
     t_ok(done > 20);
 }
 
+/* A weight that is no number stops a calibration, and so do finite ones whose scores overflow; nothing is frozen. */
+static void E55_calibration_names_what_is_not_finite(void)
+{
+    gpts_model m;
+    gpts_trainer t;
+    gpts_calibration c;
+    gpts_real *x, was;
+    size_t i;
+    calibrated(&m, &t, &c, GPTS_POSITION_ROPE, 4);
+    x = gpts_model_tensor(&m, "h.1.attn.c_attn.weight")->data;
+    was = x[3];
+    for (i = 0; i < 2; i++) {
+        x[3] = (gpts_real)(i ? NAN : INFINITY);
+        t_status(gpts_calibrate(&c, &m, calibration_tokens, 2, LENGTH), GPTS_NOT_FINITE);
+        t_says(c.error, "the weight of h.1.attn.c_attn.weight is not finite");
+        t_ok(c.column == NULL && c.tokens == NULL);
+    }
+    x[3] = was;
+    t_status(gpts_calibrate(&c, &m, calibration_tokens, 2, LENGTH), GPTS_OK);
+    if (sizeof(gpts_real) == 4) {                          /* in double the squares of such weights overflow too */
+        for (i = 0; i < gpts_model_tensor(&m, "h.1.attn.c_attn.weight")->size; i++) x[i] = (gpts_real)(i % 2 ? 1e30 : -1e30);
+        t_status(gpts_calibrate(&c, &m, calibration_tokens, 2, LENGTH), GPTS_NOT_FINITE);
+        t_says(c.error, "of layer 1 has weights or values that are not finite");
+    }
+    gpts_calibration_free(&c); gpts_trainer_free(&t); gpts_model_free(&m);
+}
+
 int main(int argc, char **argv)
 {
     t_begin(argc, argv);
@@ -1073,5 +1103,6 @@ int main(int argc, char **argv)
     T(a_frozen_run_resumes_bit_for_bit);
     T(any_order_of_operations_keeps_the_model_right);
     T(running_out_of_memory_changes_nothing);
+    T(E55_calibration_names_what_is_not_finite);
     return t_end();
 }
