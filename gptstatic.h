@@ -7016,7 +7016,7 @@ GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_cali
     while (status == GPTS_OK && taken < wanted && next < candidates) {         /* what the gate refuses, the next make up for */
         size_t n = gptsi_min(wanted - taken, candidates - next);
         fits.order = order + next;
-        status = gptsi_fits_make(&fits, n, m->error);
+        if (o.replacement != GPTS_REPLACE_PRUNE || o.gate >= 0) status = gptsi_fits_make(&fits, n, m->error);
         for (i = next; status == GPTS_OK && i < next + n; i++) {
             gpts_pattern_fit *fit = &fits.fit[order[i]];
             gpts_frozen_head *head = &r.heads[taken];

@@ -79,10 +79,12 @@ typedef struct gpts_gpu_attention {
     void *prepared;  size_t prepared_bytes;     /* device; filled by _prepare                                           */
     void *workspace; size_t workspace_bytes;    /* device; contents do not matter between calls                         */
     void *stream;                       /* cudaStream_t                                                                 */
+    void *beside, *events[2];           /* optional: another cudaStream_t and two cudaEvent_t; static heads then run beside live ones that do not fill the GPU */
     unsigned char *wide;                /* host [H]: _prepare writes 1 where a pattern's range needs log space          */
     char error[160];
 } gpts_gpu_attention;
 
+size_t gpts_gpu_attention_struct_size(void);        /* of this build, for callers in other languages */
 size_t gpts_gpu_attention_prepared_size(const gpts_gpu_attention *a);
 size_t gpts_gpu_attention_workspace_size(const gpts_gpu_attention *a, int backward);
 gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a);
@@ -1606,7 +1608,7 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
          adjoint: S_r(i1) = sum_{i>=i1} decay_r^(i-i1) row[i] dy[i],  far dv[j] = col[j] sum_r coef_r decay_r^(i1-j-W) S_r(i1),  i1 = j0 + 128 + Wc  */
 struct Static {
     Tensor in, out; Prepared pre; Heads heads; float *sums; bf16 *states;
-    int64_t B, T; int D, blocks, b_groups, linear, sum_batch; int64_t items;
+    int64_t B, T; int D, blocks, b_groups, linear, terms, sum_batch; int64_t items;     /* terms: 8, or MAX_R */
 };
 enum { SM = 128, SK = 64, FAR_ROWS = 2 * MAX_R };
 enum { SHORT = 512 };                      /* up to here a linear head is cheaper by its tiles alone */
@@ -1616,23 +1618,24 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
 {
 #if HOPPER
     typedef Panels<DP> P;
-    enum { N = DP * NB, TILE = SK * N * 2, SLOT = TILE + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT, FAR = FAR_ROWS * N * 2 };
+    enum { N = DP * NB, TILE = SK * N * 2, SLOT = TILE + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT };
     extern __shared__ char raw[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     char *ring = aligned_shared(raw);
-    const int group = warpgroup() - 1, lane = threadIdx.x % 32;
+    const int group = warpgroup() - 1, lane = threadIdx.x % 32, far_rows = 2 * a.terms;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 8 * ARRIVALS); }
         barrier_fence();
     }
     __syncthreads();
     let_next_start(); wait_for_previous();
-    /* item -> head, block of rows (exact: the longest first), sequences; and the range [t0, t1) that it reads, far: states too */
+    /* item -> head, block of rows, sequences (linear: neighbours in time, who read the same rows; exact: the longest first); and the
+       range [t0, t1) that it reads, far: states too */
     int h, block, b0, far; int64_t i0, t0, t1;
     auto locate = [&](int64_t item) {
         const int64_t per = int64_t(a.blocks) * a.b_groups;
         h = int(item / per); const int r = int(item % per);
-        block = r / a.b_groups; b0 = r % a.b_groups * NB;
+        block = a.linear ? r % a.blocks : r / a.b_groups; b0 = (a.linear ? r / a.blocks : r % a.b_groups) * NB;
         if (!ADJOINT) block = a.blocks - 1 - block;
         i0 = int64_t(block) * SM;
         const int Wc = a.pre.info[a.heads.slot[h]].Wc;
@@ -1656,8 +1659,8 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
                 }
                 if (far) {
                     const int s = x % STAGES;
-                    barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], FAR);
-                    for (int q = 0; q < P::COUNT; q++) copy_tile(ring + s * SLOT + q * NB * FAR_ROWS * P::SW, &ms, &full[s], q * P::COLUMNS, block * FAR_ROWS, h, b0);
+                    barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], far_rows * N * 2);
+                    for (int q = 0; q < P::COUNT; q++) copy_tile(ring + s * SLOT + q * NB * far_rows * P::SW, &ms, &full[s], q * P::COLUMNS, block * far_rows, h, b0);
                     x++;
                 }
             }
@@ -1717,8 +1720,11 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
                 F[2 * e + 1] = F[4 + 2 * e + 1] = pack<bf16>(u[step] * f1, u[LAM + step] * f1);
             }
             barrier_wait(&full[s], x / STAGES % 2);
+            const uint32_t states = descriptor_low(shared_address(ring + s * SLOT), far_rows * P::SW); const bool few = a.terms == 8;
+            if (few) { F[2] = F[0]; F[3] = F[1]; F[4] = F[5] = F[6] = F[7] = 0; }        /* high parts and rests in one step; the other adds zeros */
             wgmma_fence();
-            product_values<bf16, N, FAR_ROWS, P::SW>(acc, F, descriptor_low(shared_address(ring + s * SLOT), FAR_ROWS * P::SW), keep);
+            wgmma_rs<bf16, N>(acc, F, descriptor<P::SW>(states), keep);
+            wgmma_rs<bf16, N>(acc, F + 4, descriptor<P::SW>(states + (few ? 0 : P::SW)), 1);
             wgmma_commit(); wgmma_wait<0>();
             barrier_done(&empty[s]);
             x++;
@@ -1798,12 +1804,12 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
                     mma(d[n], A[kk], pack<bf16>(f.x - r.x, f.y - r.y), pack<bf16>(g.x - t.x, g.y - t.y));
                 }
             }
-        float *to = a.sums + ((int64_t(h) * a.B + b) * a.blocks + block) * MAX_R * DP;
+        float *to = a.sums + ((int64_t(h) * a.B + b) * a.blocks + block) * a.terms * DP;
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             const int column = (warp * NT + n) * 8 + 2 * (lane % 4);
             *(float2 *)(to + lane / 4 * DP + column) = make_float2(d[n][0], d[n][1]);
-            *(float2 *)(to + (lane / 4 + 8) * DP + column) = make_float2(d[n][2], d[n][3]);
+            if (a.terms > 8) *(float2 *)(to + (lane / 4 + 8) * DP + column) = make_float2(d[n][2], d[n][3]);
         }
         __syncthreads();
     }
@@ -1816,22 +1822,22 @@ template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_consta
 {
     let_next_start(); wait_for_previous();
     int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    const int c = int(x % DP), r = int(x / DP % MAX_R); x /= DP * MAX_R;
+    const int c = int(x % DP), terms = a.terms, r = int(x / DP % terms); x /= DP * terms;
     const int h = int(x / a.B);
     if (h >= a.heads.n) return;
     const float *lam = a.pre.lam + (a.heads.slot[h] * MAX_R + r) * LAM;
-    const float decay = lam[128], *sum = a.sums + x * a.blocks * MAX_R * DP + r * DP + c;
-    bf16 *to = a.states + x * a.blocks * FAR_ROWS * DP + r * DP + c;
+    const float decay = lam[128], *sum = a.sums + x * a.blocks * terms * DP + r * DP + c;
+    bf16 *to = a.states + x * a.blocks * 2 * terms * DP + r * DP + c;
     float s = 0;
     for (int n = 0; n < a.blocks; n += 32) {
         float u[32];
 #pragma unroll
-        for (int e = 0; e < 32; e++) { int k = ADJOINT ? a.blocks - 1 - n - e : n + e; u[e] = n + e < a.blocks ? sum[int64_t(k) * MAX_R * DP] : 0.f; }
+        for (int e = 0; e < 32; e++) { int k = ADJOINT ? a.blocks - 1 - n - e : n + e; u[e] = n + e < a.blocks ? sum[int64_t(k) * terms * DP] : 0.f; }
 #pragma unroll
         for (int e = 0; e < 32; e++)
             if (n + e < a.blocks) {
                 const int64_t k = ADJOINT ? a.blocks - 1 - n - e : n + e; const bf16 high = from_float<bf16>(s);
-                to[k * FAR_ROWS * DP] = high; to[(k * FAR_ROWS + MAX_R) * DP] = from_float<bf16>(s - to_float(high));
+                to[k * 2 * terms * DP] = high; to[(k * 2 + 1) * terms * DP] = from_float<bf16>(s - to_float(high));
                 s = s * decay + u[e];
             }
     }
@@ -1848,8 +1854,9 @@ EncodeTiled find_encode_tiled()
     return (EncodeTiled)f;
 }
 EncodeTiled encode_tiled() { static const EncodeTiled f = find_encode_tiled(); return f; }
-/* A tensor [B,T,H,D] seen in boxes of `rows` positions of `batch` sequences of one head, one panel of columns at a time; zeros outside */
-bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T, int64_t H, int D, int DP, int rows, int batch)
+/* A tensor [B,T,H,D] seen in boxes of `rows` positions of `batch` sequences of one head, one panel of columns at a time; zeros outside.
+   alone: memory is read in pieces that do not reach into the next head, whose turn comes much later */
+bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T, int64_t H, int D, int DP, int rows, int batch, bool alone = false)
 {
     EncodeTiled encode = encode_tiled();
     if (!encode) return false;
@@ -1859,7 +1866,7 @@ bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T,
     cuuint32_t box[4] = { wide ? 64u : 32u, (cuuint32_t)rows, 1, (cuuint32_t)batch }, one[4] = { 1, 1, 1, 1 };
     return encode(map, type == GPTS_GPU_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x.data, size, stride, box, one,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                  alone ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 /* What runs where.  Heads go to the tensor-core kernels when type, head size, strides and alignment allow, else to the plain ones. */
@@ -2044,18 +2051,18 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
     s.heads = heads; s.linear = linear; s.b_groups = (int)((a->B + NB - 1) / NB);
     s.items = (int64_t)heads.n * s.blocks * s.b_groups;
     CUtensorMap mv, ms;
-    if (!make_map(&mv, a->type, s.in, a->B, a->T, p.kept, a->D, DP, SK, NB)) return (cudaError_t)MAP_FAILED;
+    if (!make_map(&mv, a->type, s.in, a->B, a->T, p.kept, a->D, DP, SK, NB, true)) return (cudaError_t)MAP_FAILED;
     ms = mv;
     const bool far = linear && a->T > SM;
     if (far) {
         const int bytes = 2 * SM * (DP * 2 + 16);
-        const int64_t tiles = (int64_t)heads.n * s.blocks, threads = (int64_t)heads.n * a->B * MAX_R * DP;
-        s.sum_batch = tiles * a->B <= 6 * processors ? 1 : 4;
+        const int64_t tiles = (int64_t)heads.n * s.blocks, threads = (int64_t)heads.n * a->B * s.terms * DP;
+        s.sum_batch = tiles * a->B <= 6 * processors ? 1 : tiles * a->B <= 64 * processors ? 4 : 8;
         if ((e = launch(static_sums<E, DP, ADJOINT>, tiles * ((a->B + s.sum_batch - 1) / s.sum_batch), 128, bytes, stream, follows, s)) != cudaSuccess) return e;
         if ((e = launch(static_carry<DP, ADJOINT>, (threads + 127) / 128, 128, 0, stream, true, s)) != cudaSuccess) return e;
         follows = true;
-        Tensor states; states.data = s.states; states.t = DP; states.b = (int64_t)s.blocks * FAR_ROWS * DP; states.h = a->B * states.b;
-        if (!make_map(&ms, GPTS_GPU_BF16, states, a->B, (int64_t)s.blocks * FAR_ROWS, heads.n, DP, DP, FAR_ROWS, NB)) return (cudaError_t)MAP_FAILED;
+        Tensor states; states.data = s.states; states.t = DP; states.b = (int64_t)s.blocks * 2 * s.terms * DP; states.h = a->B * states.b;
+        if (!make_map(&ms, GPTS_GPU_BF16, states, a->B, (int64_t)s.blocks * 2 * s.terms, heads.n, DP, DP, 2 * s.terms, NB)) return (cudaError_t)MAP_FAILED;
     }
     constexpr int SLOT = SK * DP * NB * 2 + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT;
     e = launch(static_apply<E, DP, NB, ADJOINT>, linear && s.items > processors ? processors : s.items, 384, STAGES * SLOT + 1024, stream, follows, s, mv, ms);
@@ -2065,7 +2072,7 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
 template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool &follows, cudaStream_t stream)
 {
     Static s; memset(&s, 0, sizeof s);
-    s.in = ADJOINT ? a->dy : a->v; s.out = ADJOINT ? a->dv : a->y; s.pre = pre; s.B = a->B; s.T = a->T; s.D = a->D; s.blocks = (int)((a->T + SM - 1) / SM);
+    s.in = ADJOINT ? a->dy : a->v; s.out = ADJOINT ? a->dv : a->y; s.pre = pre; s.B = a->B; s.T = a->T; s.D = a->D; s.blocks = (int)((a->T + SM - 1) / SM); s.terms = a->R <= 8 ? 8 : MAX_R;
     s.sums = (float *)((char *)a->workspace + p.sums); s.states = (bf16 *)((char *)a->workspace + p.states);
     cudaError_t e;
     for (int linear = 1; linear >= 0; linear--) {
@@ -2079,11 +2086,21 @@ template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_a
     }
     return cudaSuccess;
 }
+enum { BESIDE = 4 };                       /* blocks of live rows a processor */
 template <class E, int DP> cudaError_t fast_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward, cudaStream_t stream)
 {
     cudaError_t e = cudaSuccess; bool follows = false;
     if (p.live.n) e = cudaMemsetAsync((char *)a->workspace + p.counters, 0, 2 * sizeof(int), stream);
     if (e == cudaSuccess && p.live.n && a->theta > 0 && !a->rotated) e = rotate_run<E>(a, p, pre, stream);
+    /* few live heads: their longest blocks take a while on some processors, and the static ones run on the others */
+    if (e == cudaSuccess && a->beside && p.live.n && p.linear.n + p.exact.n && a->B * p.U * ((a->T + 127) / 128) <= BESIDE * (int64_t)processor_count()) {
+        const cudaStream_t beside = (cudaStream_t)a->beside;
+        if ((e = cudaEventRecord((cudaEvent_t)a->events[0], stream)) == cudaSuccess) e = cudaStreamWaitEvent(beside, (cudaEvent_t)a->events[0], 0);
+        if (e == cudaSuccess) e = live_run<E, DP>(a, p, pre, backward, false, stream);
+        if (e == cudaSuccess) e = backward ? static_run<E, DP, true>(a, p, pre, follows, beside) : static_run<E, DP, false>(a, p, pre, follows, beside);
+        if (e == cudaSuccess) e = cudaEventRecord((cudaEvent_t)a->events[1], beside);
+        return e == cudaSuccess ? cudaStreamWaitEvent(stream, (cudaEvent_t)a->events[1], 0) : e;
+    }
     if (e == cudaSuccess) e = backward ? static_run<E, DP, true>(a, p, pre, follows, stream) : static_run<E, DP, false>(a, p, pre, follows, stream);
     if (e != cudaSuccess || !p.live.n) return e;
     return live_run<E, DP>(a, p, pre, backward, follows, stream);
@@ -2115,6 +2132,7 @@ gpts_gpu_status run(gpts_gpu_attention *a, bool backward)
 
 extern "C" {
 
+size_t gpts_gpu_attention_struct_size(void) { return sizeof(gpts_gpu_attention); }
 size_t gpts_gpu_attention_prepared_size(const gpts_gpu_attention *a)
 {
     int n = 0;
@@ -2221,6 +2239,7 @@ struct Replay { uint64_t generation; cudaGraphExec_t ready; bool hopeless; };
 
 struct Gpu {
     cudaStream_t stream;                                     /* stays first: benchmarks time on it */
+    cudaStream_t beside; cudaEvent_t fork, join;             /* for static heads beside live ones */
     int device, type;                                        /* GPTS_GPU_BF16 or GPTS_GPU_F32 */
     cublasLtHandle_t lt;
     gpts_ops ops; int holds;
@@ -3383,7 +3402,7 @@ bool attention_of(Gpu &g, gpts_gpu_attention &a, const gpts_heads *heads, HeadsP
     memset(&a, 0, sizeof a);
     a.type = g.type; a.D = (int)D; a.B = B; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0; a.kind = plan->kind; a.wide = plan->wide;
     a.theta = U ? theta : 0; a.rotated = 1; a.scale = (float)scale; a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho;
-    a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.lse = lse; a.stream = g.stream;
+    a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.lse = lse; a.stream = g.stream; a.beside = g.beside; a.events[0] = g.fork; a.events[1] = g.join;
     auto at = [&](void *p, int64_t column, int64_t row) { Tensor x; x.data = p ? (char *)p + column * size : 0; x.h = D; x.t = row; x.b = room * row; return x; };
     a.q = at(qkv, 0, wide); a.k = at(qkv, U * D, wide); a.v = at(qkv, 2 * U * D, wide); a.y = at(y, 0, K * D);
     if (plan->T == T && plan->theta == a.theta) { a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; return true; }
@@ -3833,7 +3852,7 @@ __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_consta
 }
 
 /* card  (P8) what decoding needs of a prefill: (rotated) keys and values of live heads, the last tiles of static ones ...        tests/gpu/session.c */
-struct Fill { Cached c; const void *qkv; const int32_t *length; int64_t B, T; };
+struct Fill { Cached c; const void *qkv; const int32_t *length; int64_t B, T; float *parts; int pieces; };
 template <class E, int W> __global__ void fill_rows(const __grid_constant__ Fill a)
 {
     const Cached &c = a.c; const int D = c.D, per = W == 8 ? D / 8 : 32;
@@ -3857,44 +3876,74 @@ template <class E, int W> __global__ void fill_rows(const __grid_constant__ Fill
         if (W == 8) break;
     }
 }
-/* ... and the states of linear heads before them: a block a row of the batch, a head and four terms */
-enum { FILL_TERMS = 4 };
-template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_states(const __grid_constant__ Fill a)
+/* ... and the states of linear heads before them.  First sums over pieces of FILL_ROWS positions: a block a row of the batch, a head and a
+   piece, eight terms at a time, on logarithmic scales of the pieces' own.  Then the pieces, in their order.  parts [rows,heads,pieces,R,D + 2]:
+   a term's sum, its scale and the rest of that                                                                                        */
+enum { FILL_ROWS = 512, FILL_TERMS = 8 };
+__device__ __forceinline__ int64_t fill_end(const Fill &a, const Slot &h, int64_t b)
 {
-    __shared__ float sums[STEP_WARPS][FILL_TERMS][MAX_D];
-    const Cached &c = a.c; const int D = c.D, warp = threadIdx.x / 32, lane = threadIdx.x % 32, groups = (c.R + FILL_TERMS - 1) / FILL_TERMS;
-    const int r0 = blockIdx.x % groups * FILL_TERMS, linear = c.K - c.splitting; const int64_t b = blockIdx.x / groups / linear;
-    const Slot h = c.slots[c.splitting + blockIdx.x / groups % linear];
-    const int64_t n = a.length ? a.length[b] : a.T, last = (n - 1) / TILE_ROWS, t = (last - (last < h.reach ? last : h.reach)) * TILE_ROWS;
-    if (t <= 0) return;
-    const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp; float *state = c.state + (b * c.n + h.fixed) * c.state_size;
-    double ld[FILL_TERMS], scale[FILL_TERMS];
-    for (int k = 0; k < FILL_TERMS; k++) {
-        ld[k] = r0 + k < c.R ? log((double)c.decay[h.fixed * c.R + r0 + k]) : 0;
-        double top = -INFINITY;
-        for (int64_t j = threadIdx.x; j < t; j += STEP_THREADS) top = fmax(top, double(t - 1 - j) * ld[k] + alpha[j]);
-        scale[k] = block_reduce(top, largest);
-        if (threadIdx.x == 0 && r0 + k < c.R) { state[2 * (r0 + k)] = (float)scale[k]; state[2 * (r0 + k) + 1] = float(scale[k] - (double)(float)scale[k]); }
-    }
-    const E *v = (const E *)a.qkv + b * a.T * (2 * c.U + c.K) * D + (2 * c.U + h.slot) * D; const int64_t step = (int64_t)(2 * c.U + c.K) * D;
-    for (int d0 = 0; d0 < D; d0 += 64) {                                         /* two columns a lane at a time */
-        float y[FILL_TERMS][2] = {}; const int d = d0 + 2 * lane; const bool one = d < D, two = d + 1 < D;
-        for (int64_t j0 = warp * 32; j0 < t; j0 += STEP_THREADS) {               /* t is a multiple of 64 */
-            float w[FILL_TERMS];
-            for (int k = 0; k < FILL_TERMS; k++) w[k] = expf(float(double(t - 1 - j0 - lane) * ld[k] + alpha[j0 + lane] - scale[k]));
-#pragma unroll 8
-            for (int j = 0; j < 32; j++) {
-                const E *x = v + (j0 + j) * step + d; const float p = one ? to_float(x[0]) : 0.f, q = two ? to_float(x[1]) : 0.f;
-                for (int k = 0; k < FILL_TERMS; k++) { const float f = __shfl_sync(~0u, w[k], j); y[k][0] += f * p; y[k][1] += f * q; }
+    const int64_t n = a.length ? a.length[b] : a.T, last = (n - 1) / TILE_ROWS;
+    return (last - (last < h.reach ? last : h.reach)) * TILE_ROWS;
+}
+template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_pieces(const __grid_constant__ Fill a)
+{
+    __shared__ alignas(16) float weight[FILL_ROWS][FILL_TERMS]; __shared__ float sums[STEP_WARPS][FILL_TERMS][64];
+    const Cached &c = a.c; const int D = c.D, R = c.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, linear = c.K - c.splitting;
+    const int piece = blockIdx.x % a.pieces; const int64_t item = blockIdx.x / a.pieces, b = item / linear;
+    const Slot h = c.slots[c.splitting + item % linear];
+    const int64_t t = fill_end(a, h, b), j0 = (int64_t)piece * FILL_ROWS; const int rows = int(t - j0 < FILL_ROWS ? t - j0 : FILL_ROWS);      /* a multiple of 64 */
+    if (rows <= 0) return;
+    const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp + j0;
+    float *part = a.parts + blockIdx.x * (int64_t)R * (D + 2);
+    const E *v = (const E *)a.qkv + (b * a.T + j0) * (2 * c.U + c.K) * D + (2 * c.U + h.slot) * D; const int64_t step = (int64_t)(2 * c.U + c.K) * D;
+    for (int r0 = 0; r0 < R; r0 += FILL_TERMS) {
+        for (int k = 0; k < FILL_TERMS && r0 + k < R; k++) {                     /* decay^(t-1-j) exp(alpha[j]) = weight exp(scale) */
+            const double ld = log((double)c.decay[h.fixed * R + r0 + k]), end = double(t - 1 - j0) * ld;
+            double top = -INFINITY;
+            for (int j = threadIdx.x; j < rows; j += STEP_THREADS) top = fmax(top, alpha[j] - j * ld);
+            top = block_reduce(top, largest);
+            for (int j = threadIdx.x; j < rows; j += STEP_THREADS) weight[j][k] = expf(float(alpha[j] - j * ld - top));
+            if (threadIdx.x == 0) {
+                float *scale = part + (r0 + k) * (D + 2) + D;
+                scale[0] = float(top + end); scale[1] = float(top + end - (double)scale[0]);
             }
         }
-        for (int k = 0; k < FILL_TERMS; k++) { if (one) sums[warp][k][d] = y[k][0]; if (two) sums[warp][k][d + 1] = y[k][1]; }
+        __syncthreads();
+        for (int d0 = 0; d0 < D; d0 += 64) {                                     /* two columns a lane at a time */
+            float y[FILL_TERMS][2] = {}; const int d = d0 + 2 * lane; const bool one = d < D, two = d + 1 < D;
+#pragma unroll 8
+            for (int j = warp; j < rows; j += STEP_WARPS) {
+                const E *x = v + j * step + d; const float p = one ? to_float(x[0]) : 0.f, q = two ? to_float(x[1]) : 0.f;
+#pragma unroll
+                for (int k = 0; k < FILL_TERMS; k++) { y[k][0] += weight[j][k] * p; y[k][1] += weight[j][k] * q; }
+            }
+#pragma unroll
+            for (int k = 0; k < FILL_TERMS; k++) { sums[warp][k][2 * lane] = y[k][0]; sums[warp][k][2 * lane + 1] = y[k][1]; }
+            __syncthreads();
+            for (int x = threadIdx.x; x < FILL_TERMS * 64; x += STEP_THREADS) {
+                const int k = x / 64, e = d0 + x % 64; float s = 0;
+                for (int w = 0; w < STEP_WARPS; w++) s += sums[w][k][x % 64];
+                if (r0 + k < R && e < D) part[(r0 + k) * (D + 2) + e] = s;
+            }
+            __syncthreads();
+        }
     }
-    __syncthreads();
-    for (int x = threadIdx.x; x < FILL_TERMS * D; x += STEP_THREADS) {
-        const int k = x / D, d = x % D; float y = 0;
-        for (int w = 0; w < STEP_WARPS; w++) y += sums[w][k][d];
-        if (r0 + k < c.R) state[2 * c.R + (r0 + k) * D + d] = y;
+}
+/* a block a row of the batch and a head */
+__global__ void fill_states(const __grid_constant__ Fill a)
+{
+    const Cached &c = a.c; const int D = c.D, R = c.R, linear = c.K - c.splitting; const int64_t b = blockIdx.x / linear;
+    const Slot h = c.slots[c.splitting + blockIdx.x % linear];
+    const int pieces = int((fill_end(a, h, b) + FILL_ROWS - 1) / FILL_ROWS);
+    if (pieces <= 0) return;
+    const float *part = a.parts + blockIdx.x * (int64_t)a.pieces * R * (D + 2); float *state = c.state + (b * c.n + h.fixed) * c.state_size;
+    for (int x = threadIdx.x; x < R * D; x += blockDim.x) {
+        const float *from = part + x / D * (D + 2); const int64_t step = (int64_t)R * (D + 2); double top = -INFINITY; float y = 0;
+        auto scale = [&](int n) { return (double)from[n * step + D] + (double)from[n * step + D + 1]; };
+        for (int n = 0; n < pieces; n++) top = fmax(top, scale(n));
+        for (int n = 0; n < pieces; n++) y += expf(float(scale(n) - top)) * from[n * step + x % D];
+        state[2 * R + x] = y;
+        if (x % D == 0) { state[2 * (x / D)] = (float)top; state[2 * (x / D) + 1] = float(top - (double)(float)top); }
     }
 }
 
@@ -4430,8 +4479,15 @@ void gpu_cache_fill(void *device, const gpts_heads *heads, gpts_cache *cache, co
     const bool wide = heads->D % 8 == 0;
     const int64_t rows = f.B * f.T * f.c.K;
     BY_TYPE(g, wide, (fill_rows<E, W><<<grid(rows * (W == 8 ? f.c.D / 8 : 32), 256), 256, 0, g.stream>>>(f)));
-    const int linear = f.c.K - f.c.splitting;
-    if (linear) BY_TYPE(g, false, (fill_states<E><<<(unsigned)(f.B * linear * ((f.c.R + FILL_TERMS - 1) / FILL_TERMS)), STEP_THREADS * W, 0, g.stream>>>(f)));
+    const int64_t heads_of = f.B * (f.c.K - f.c.splitting);                      /* rows and linear heads */
+    if (heads_of) {
+        f.pieces = (int)((f.T + FILL_ROWS - 1) / FILL_ROWS);
+        f.parts = scratch<float>(g, SCRATCH_ATTENTION, (size_t)(heads_of * f.pieces * f.c.R * (f.c.D + 2)) * 4);
+        if (!f.parts) return;
+        if (g.type == GPTS_GPU_BF16) fill_pieces<bf16><<<(unsigned)(heads_of * f.pieces), STEP_THREADS, 0, g.stream>>>(f);
+        else fill_pieces<float><<<(unsigned)(heads_of * f.pieces), STEP_THREADS, 0, g.stream>>>(f);
+        fill_states<<<(unsigned)heads_of, STEP_THREADS, 0, g.stream>>>(f);
+    }
     launched(g, "cache_fill");
 }
 void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv, const int32_t *position, double scale, double theta)
@@ -4882,7 +4938,8 @@ void gpu_close(Gpu *g)
     for (auto &m : g->memory) { if (m.second.shadow) cudaFree(m.second.shadow); cudaFree(m.first); }
     for (int i = 0; i < SCRATCH_COUNT; i++) if (g->scratch[i]) cudaFree(g->scratch[i]);
     if (g->stage) cudaFreeHost(g->stage);
-    if (g->stage_free) cudaEventDestroy(g->stage_free);
+    for (cudaEvent_t e : { g->stage_free, g->fork, g->join }) if (e) cudaEventDestroy(e);
+    if (g->beside) cudaStreamDestroy(g->beside);
     if (g->lt) cublasLtDestroy(g->lt);
     if (g->stream) cudaStreamDestroy(g->stream);
     cudaGetLastError();
@@ -4928,7 +4985,8 @@ extern "C" gpts_status gpts_gpu_attach_precision(gpts_model *m, int device, int 
     g->device = device; g->type = type;
     gpu_table(*g);
     if (cudaSetDevice(device) != cudaSuccess || (e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
-        (e = cudaEventCreateWithFlags(&g->stage_free, cudaEventDisableTiming)) != cudaSuccess || (e = cudaMemGetInfo(&room, &all)) != cudaSuccess ||
+        (e = cudaStreamCreateWithFlags(&g->beside, cudaStreamNonBlocking)) != cudaSuccess || (e = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
+        (e = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess || (e = cudaEventCreateWithFlags(&g->stage_free, cudaEventDisableTiming)) != cudaSuccess || (e = cudaMemGetInfo(&room, &all)) != cudaSuccess ||
         cublasLtCreate(&g->lt) != CUBLAS_STATUS_SUCCESS || !scratch<char>(*g, SCRATCH_PRODUCT, 32 << 20)) {
         cudaGetLastError();
         gpu_close(g);
