@@ -3531,7 +3531,7 @@ struct Cached {
     void *keys, *values, *ring; float *state;
     const Slot *slots; Prepared pre; const float *coef, *decay; float scale; double theta;
 };
-struct AttendShared { float token[3][MAX_D]; alignas(16) float part[STEP_WARPS][MAX_D], top[STEP_WARPS], sum[STEP_WARPS], weight[WEIGHTS], far[MAX_D], gain[MAX_TERMS]; };
+struct AttendShared { alignas(16) float part[STEP_WARPS][MAX_D], top[STEP_WARPS], sum[STEP_WARPS], weight[WEIGHTS], far[MAX_D], gain[MAX_TERMS]; };
 
 /* A lane's share of a head vector: eight values in a row (V = 8), or every lanes-th one (V = 1). */
 template <class E, int V> struct Share {
@@ -3582,7 +3582,7 @@ template <class E, int V> struct Share {
             for (int e = 0; e < 8; e++) if (sub + e * lanes < D) row[sub + e * lanes] = from_float<E>(get(e));
     }
 };
-__device__ __forceinline__ int lanes_of(int D, int V) { int lanes = 1; while (lanes * V < D && lanes < 32) lanes *= 2; return lanes; }
+__device__ __forceinline__ int lanes_of(int D, int V) { return 16 * V < D ? 32 : 8 * V < D ? 16 : 8; }
 
 /* the positions of one split, and for a linear head the tile where its near part begins */
 __device__ __forceinline__ void split_range(const Slot &h, int i, int split, int splits, int &t, int &j0, int &j1)
@@ -3624,171 +3624,220 @@ __device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ri
     }
 }
 
-/* One block: head h of row b at position i (below 0: resting), split of splits.  source(index): a number of the new token's q, k, v;
-   put(d, four values, log2 of the weights' sum) receives y. */
-template <class E, int V, class Source, class Put>
-__device__ void attend(const Cached &c, const Slot &h, int64_t b, int i, int split, int splits, const float2 *rotation, AttendShared &s, const Source &source, Put put)
+/* One block's work on head h of row b at position i (below 0: resting), split of splits, in three parts.
+
+   A static head: o takes this lane's dimensions of the sum over this thread's positions; token: the new v.  A function of its own, as it is long. */
+template <class E, int V>
+__device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_t b, int i, int split, int splits, const float *token, AttendShared &s, float (&o)[8])
 {
     const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = D / 2; const bool live = h.live >= 0, last = split == splits - 1;
+    const bool last = split == splits - 1;
     typedef Share<E, V> S;
-    float o[8] = {}, m = live ? -INFINITY : 0.f, l = 0;
+    if (i < 0) return;
     int t, j0, j1;
     split_range(h, i, split, splits, t, j0, j1);
-    if (i >= 0 && live) {
-        const int64_t at = (b * c.U + h.live) * c.capacity;
-        E *keys = (E *)c.keys + at * D, *values = (E *)c.values + at * D;
-        const bool turn = c.theta > 0;
-        S k[4], v[4];
-        auto load = [&](int base) {
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
-                const int j = base + group + u * groups;
-                if (j < j1) { k[u].load(keys + (int64_t)j * D, sub, lanes, D); v[u].load(values + (int64_t)j * D, sub, lanes, D); }
-                else { k[u].clear(); v[u].clear(); }
-            }
-        };
-        load(j0);                                                                /* while the new token's numbers are on their way */
-        for (int x = threadIdx.x; x < (last ? 3 : 1) * MAX_D; x += STEP_THREADS) {
-            const int part = x / MAX_D, d = x % MAX_D;
-            if (d < D) s.token[part][d] = source((part * c.U + (part < 2 ? h.live : h.slot)) * D + d);
+    const int64_t p = h.fixed, Tp = c.pre.Tp; const double z = c.pre.z[p * Tp + i];
+    const float *alpha = c.pre.alpha + p * Tp, *rho = c.pre.rho + p * Tp;
+    E *ring = (E *)c.ring + (b * c.n * c.ring_rows + h.ring) * D; float *state = c.state + (b * c.n + p) * c.state_size;
+    auto weight = [&](int j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
+    if (t > 0 && last) {
+        if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
+        if (threadIdx.x < c.R) {
+            const int r = threadIdx.x; const double coef = c.coef[p * c.R + r], ld = log((double)c.decay[p * c.R + r]);
+            s.gain[r] = coef > 0 ? expf(float(log(coef) + (double)(i % TILE_ROWS + h.shift) * ld + (double)state[2 * r] + (double)state[2 * r + 1] - z)) : 0.f;
         }
         group_sync(1, STEP_THREADS);
-        auto turned = [&](const float *x, int e) {
-            const int d = S::dim(sub, lanes, e);
-            if (d >= D) return 0.f;
-            if (!turn) return x[d];
-            const bool low = d < half; const float2 r = rotation[low ? d : d - half];
-            return low ? x[d] * r.x - x[d + half] * r.y : x[d] * r.x + x[d - half] * r.y;
-        };
-        float q[8];
-#pragma unroll
-        for (int e = 0; e < 8; e++) q[e] = to_float(from_float<E>(turned(s.token[0], e))) * (c.scale * (float)LOG2E);
-        for (int base = j0; base < j1; base += 4 * groups) {
-            float p[4], top = m;
+        for (int d = threadIdx.x; d < D; d += STEP_THREADS) {
+            float y = 0;
+            for (int r = 0; r < c.R; r++) y += s.gain[r] * state[2 * c.R + r * D + d];
+            s.far[d] = y;
+        }
+    }
+    for (int base = j0; base < j1; base += WEIGHTS) {
+        const int count = j1 - base < WEIGHTS ? j1 - base : WEIGHTS, from = base % h.rows;
+        for (int n = threadIdx.x; n < count; n += STEP_THREADS) s.weight[n] = weight(base + n);
+        group_sync(1, STEP_THREADS);
+        for (int n = group; n < count; n += 4 * groups) {
+            S v[4];
 #pragma unroll
             for (int u = 0; u < 4; u++) {
-                p[u] = 0;
+                const int at = from + n + u * groups;
+                if (n + u * groups < count) v[u].load(ring + (int64_t)(at < h.rows ? at : at - h.rows) * D, sub, lanes, D);
+            }
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                if (n + u * groups < count) {
+                    const float w = s.weight[n + u * groups];
+#pragma unroll
+                    for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
+                }
+            }
+        }
+        group_sync(1, STEP_THREADS);
+    }
+    if (!last) return;
+    group_sync(1, STEP_THREADS);
+    if (group == 0) {
+        S v; const float w = weight(i); float x[8];
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = S::dim(sub, lanes, e) < D ? token[S::dim(sub, lanes, e)] : 0.f;
+        v.set(x);
+#pragma unroll
+        for (int e = 0; e < 8; e++) { o[e] += w * v.get(e); if (t > 0 && S::dim(sub, lanes, e) < D) o[e] += s.far[S::dim(sub, lanes, e)]; }
+        v.store(ring + (int64_t)(i % h.rows) * D, sub, lanes, D);
+    }
+}
+/* A live head: o likewise, in units of 2^m, l the weights' sum.  token(0, 1, 2): the new q, k, v, once ready() has returned to all threads. */
+template <class E, int V, class Ready, class Token>
+__device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b, int i, int split, int splits, const float2 *rotation, float (&o)[8], float &m, float &l, Ready ready, Token token)
+{
+    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits, half = D / 2;
+    const int per = int(unsigned(i + splits - 1) / unsigned(splits)), j0 = split * per, j1 = j0 + per < i ? j0 + per : i; const bool turn = c.theta > 0;
+    typedef Share<E, V> S;
+    if (i < 0) return;
+    const int64_t at = (b * c.U + head) * c.capacity;
+    E *keys = (E *)c.keys + at * D, *values = (E *)c.values + at * D;
+    S k[4], v[4];
+    auto load = [&](S (&x)[4], const E *from, int base) {
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const int j = base + group + u * groups;
+            if (j < j1) x[u].load(from + (int64_t)j * D, sub, lanes, D); else x[u].clear();
+        }
+    };
+    load(k, keys, j0); load(v, values, j0);                                      /* while the new token's numbers are on their way */
+    ready();
+    auto eight = [&](const float *x, float (&y)[8]) {                            /* this lane's dimensions of a vector */
+        if constexpr (V == 8) {
+            const float4 u = *(const float4 *)(x + 8 * sub), v = *(const float4 *)(x + 8 * sub + 4);
+            y[0] = u.x; y[1] = u.y; y[2] = u.z; y[3] = u.w; y[4] = v.x; y[5] = v.y; y[6] = v.z; y[7] = v.w;
+        } else {
+            for (int e = 0; e < 8; e++) y[e] = S::dim(sub, lanes, e) < D ? x[S::dim(sub, lanes, e)] : 0.f;
+        }
+    };
+    auto turned = [&](const float *x, float (&y)[8]) {
+        if (V == 8 && 8 * sub >= D) {
+            for (int e = 0; e < 8; e++) y[e] = 0;
+            return;
+        }
+        eight(x, y);
+        if (!turn) return;
+        if constexpr (V == 8) {                                                  /* all eight in one half */
+            const bool low = 8 * sub < half; float z[8]; const float4 *r = (const float4 *)(rotation + (low ? 8 * sub : 8 * sub - half));
+            eight(x + (low ? half : -half), z);
+#pragma unroll
+            for (int e = 0; e < 8; e += 2) {
+                const float4 u = r[e / 2];
+                y[e] = y[e] * u.x + (low ? -z[e] : z[e]) * u.y; y[e + 1] = y[e + 1] * u.z + (low ? -z[e + 1] : z[e + 1]) * u.w;
+            }
+        } else {
+            for (int e = 0; e < 8; e++) {
+                const int d = S::dim(sub, lanes, e); const bool low = d < half;
+                if (d < D) y[e] = low ? y[e] * rotation[d].x - x[d + half] * rotation[d].y : y[e] * rotation[d - half].x + x[d - half] * rotation[d - half].y;
+            }
+        }
+    };
+    float q[8];
+    turned(token(0), q);
+#pragma unroll
+    for (int e = 0; e < 8; e++) q[e] = to_float(from_float<E>(q[e])) * (c.scale * (float)LOG2E);
+#pragma unroll 1
+    for (int base = j0; base < j1; base += 4 * groups) {
+        float p[4], top = m;
+        auto some = [&](int u) { return u == 0 || base + u * groups < j1; };     /* of short contexts few */
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            p[u] = 0;
+            if (some(u)) {
 #pragma unroll
                 for (int e = 0; e < 8; e++) p[u] += q[e] * k[u].get(e);
+                if (lanes > 16) p[u] += __shfl_xor_sync(~0u, p[u], 16);
+                if (lanes > 8) p[u] += __shfl_xor_sync(~0u, p[u], 8);
+                p[u] += __shfl_xor_sync(~0u, p[u], 4); p[u] += __shfl_xor_sync(~0u, p[u], 2); p[u] += __shfl_xor_sync(~0u, p[u], 1);
             }
-            for (int n = lanes / 2; n; n >>= 1)
+            if (base + group + u * groups >= j1) p[u] = -INFINITY;
+            top = fmaxf(top, p[u]);
+        }
+        const bool more = base + 4 * groups < j1;
+        if (more) load(k, keys, base + 4 * groups);
+        const float level = top == -INFINITY ? 0.f : top, f = exp2_fast(m - level);
+        l *= f;
 #pragma unroll
-                for (int u = 0; u < 4; u++) p[u] += __shfl_xor_sync(~0u, p[u], n);
+        for (int e = 0; e < 8; e++) o[e] *= f;
 #pragma unroll
-            for (int u = 0; u < 4; u++) { if (base + group + u * groups >= j1) p[u] = -INFINITY; top = fmaxf(top, p[u]); }
-            const float level = top == -INFINITY ? 0.f : top, f = exp2_fast(m - level);
-            l *= f;
-#pragma unroll
-            for (int e = 0; e < 8; e++) o[e] *= f;
-#pragma unroll
-            for (int u = 0; u < 4; u++) {
+        for (int u = 0; u < 4; u++)
+            if (some(u)) {
                 const float w = exp2_fast(p[u] - level);
                 l += w;
 #pragma unroll
                 for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
             }
-            m = top;
-            if (base + 4 * groups < j1) load(base + 4 * groups);
-        }
-        if (last && warp == 0) {                                                 /* the new position: into the caches, and into the sum */
-            S kn, vn; float p = 0, x[8], y[8];
+        m = top;
+        if (more) load(v, values, base + 4 * groups);
+    }
+    if (split == splits - 1 && threadIdx.x < 32) {                               /* the new position: into the caches, and into the sum */
+        S kn, vn; float p = 0, x[8];
+        turned(token(1), x);
+        kn.set(x);
 #pragma unroll
-            for (int e = 0; e < 8; e++) { x[e] = turned(s.token[1], e); y[e] = S::dim(sub, lanes, e) < D ? s.token[2][S::dim(sub, lanes, e)] : 0.f; }
-            kn.set(x); vn.set(y);
+        for (int e = 0; e < 8; e++) p += q[e] * kn.get(e);
+        if (V == 1 || 8 * sub < D) eight(token(2), x);
+        vn.set(x);
+        for (int n = lanes / 2; n; n >>= 1) p += __shfl_xor_sync(~0u, p, n);
+        if (group == 0) {
+            kn.store(keys + (int64_t)i * D, sub, lanes, D); vn.store(values + (int64_t)i * D, sub, lanes, D);
+            const float top = fmaxf(m, p), f = exp2_fast(m - top), w = exp2_fast(p - top);
+            l = l * f + w; m = top;
 #pragma unroll
-            for (int e = 0; e < 8; e++) p += q[e] * kn.get(e);
-            for (int n = lanes / 2; n; n >>= 1) p += __shfl_xor_sync(~0u, p, n);
-            if (group == 0) {
-                kn.store(keys + (int64_t)i * D, sub, lanes, D); vn.store(values + (int64_t)i * D, sub, lanes, D);
-                const float top = fmaxf(m, p), f = exp2_fast(m - top), w = exp2_fast(p - top);
-                l = l * f + w; m = top;
-#pragma unroll
-                for (int e = 0; e < 8; e++) o[e] = o[e] * f + w * vn.get(e);
-            }
-        }
-    } else if (i >= 0) {
-        const int64_t p = h.fixed, Tp = c.pre.Tp; const double z = c.pre.z[p * Tp + i];
-        const float *alpha = c.pre.alpha + p * Tp, *rho = c.pre.rho + p * Tp;
-        E *ring = (E *)c.ring + (b * c.n * c.ring_rows + h.ring) * D; float *state = c.state + (b * c.n + p) * c.state_size;
-        auto weight = [&](int j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
-        if (t > 0) {
-            if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
-            if (threadIdx.x < c.R) {
-                const int r = threadIdx.x; const double coef = c.coef[p * c.R + r], ld = log((double)c.decay[p * c.R + r]);
-                s.gain[r] = coef > 0 ? expf(float(log(coef) + (double)(i % TILE_ROWS + h.shift) * ld + (double)state[2 * r] + (double)state[2 * r + 1] - z)) : 0.f;
-            }
-            group_sync(1, STEP_THREADS);
-            for (int d = threadIdx.x; d < D; d += STEP_THREADS) {
-                float y = 0;
-                for (int r = 0; r < c.R; r++) y += s.gain[r] * state[2 * c.R + r * D + d];
-                s.far[d] = y;
-            }
-        }
-        for (int base = j0; base < j1; base += WEIGHTS) {
-            const int count = j1 - base < WEIGHTS ? j1 - base : WEIGHTS, from = base % h.rows;
-            for (int n = threadIdx.x; n < count; n += STEP_THREADS) s.weight[n] = weight(base + n);
-            group_sync(1, STEP_THREADS);
-            for (int n = group; n < count; n += 4 * groups) {
-                S v[4];
-#pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    const int at = from + n + u * groups;
-                    if (n + u * groups < count) v[u].load(ring + (int64_t)(at < h.rows ? at : at - h.rows) * D, sub, lanes, D);
-                }
-#pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    if (n + u * groups < count) {
-                        const float w = s.weight[n + u * groups];
-#pragma unroll
-                        for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
-                    }
-                }
-            }
-            group_sync(1, STEP_THREADS);
-        }
-        if (last) {
-            for (int d = threadIdx.x; d < D; d += STEP_THREADS) s.token[2][d] = source((2 * c.U + h.slot) * D + d);
-            group_sync(1, STEP_THREADS);
-            if (group == 0) {
-                S v; const float w = weight(i); float x[8];
-#pragma unroll
-                for (int e = 0; e < 8; e++) x[e] = S::dim(sub, lanes, e) < D ? s.token[2][S::dim(sub, lanes, e)] : 0.f;
-                v.set(x);
-#pragma unroll
-                for (int e = 0; e < 8; e++) o[e] += w * v.get(e);
-                v.store(ring + (int64_t)(i % h.rows) * D, sub, lanes, D);
-            }
+            for (int e = 0; e < 8; e++) o[e] = o[e] * f + w * vn.get(e);
         }
     }
-    for (int n = lanes; n < 32; n *= 2) {                                        /* groups of the warp, then warps, in a fixed order */
-        const float m2 = __shfl_xor_sync(~0u, m, n), l2 = __shfl_xor_sync(~0u, l, n), top = fmaxf(m, m2), level = top == -INFINITY ? 0.f : top;
-        const float f = exp2_fast(m - level), f2 = exp2_fast(m2 - level);
-        l = l * f + l2 * f2; m = top;
+}
+/* All threads' sums: put(copy, d, four values, log2 of the weights' sum) receives y, of a live head the mean (scale 0), of a static one the sum by scale. */
+template <int V, int COPIES, class Put>
+__device__ __forceinline__ void attend_join(int D, float (&o)[8], float m, float l, float scale, AttendShared &s, Put put)
+{
+    const int lanes = lanes_of(D, V), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float most = m;                                                              /* groups of the warp, then warps, in a fixed order */
+    for (int n = 16; n >= 8; n /= 2) if (n >= lanes) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
+    const float f = exp2_fast(m - (most == -INFINITY ? 0.f : most));
+    l *= f; m = most;
 #pragma unroll
-        for (int e = 0; e < 8; e++) o[e] = o[e] * f + __shfl_xor_sync(~0u, o[e], n) * f2;
-    }
+    for (int e = 0; e < 8; e++) o[e] *= f;
+#pragma unroll
+    for (int n = 16; n >= 8; n /= 2)
+        if (n >= lanes) {
+            l += __shfl_xor_sync(~0u, l, n);
+#pragma unroll
+            for (int e = 0; e < 8; e++) o[e] += __shfl_xor_sync(~0u, o[e], n);
+        }
     if (lane < lanes) {
-#pragma unroll
-        for (int e = 0; e < 8; e++) if (S::dim(sub, lanes, e) < D) s.part[warp][S::dim(sub, lanes, e)] = o[e];
-        if (sub == 0) { s.top[warp] = m; s.sum[warp] = l; }
+        if constexpr (V == 8) {
+            if (8 * lane < D) { float4 *to = (float4 *)&s.part[warp][8 * lane]; to[0] = make_float4(o[0], o[1], o[2], o[3]); to[1] = make_float4(o[4], o[5], o[6], o[7]); }
+        } else
+            for (int e = 0; e < 8; e++) if (lane + e * lanes < D) s.part[warp][lane + e * lanes] = o[e];
+        if (lane == 0) { s.top[warp] = m; s.sum[warp] = l; }
     }
     group_sync(1, STEP_THREADS);
-    if (4 * (int)threadIdx.x < D) {
-        float top = -INFINITY, sum = 0, y[4] = {}; const int d = 4 * threadIdx.x;
+#pragma unroll 1
+    for (int x = threadIdx.x; x < (D + 3) / 4 * COPIES; x += STEP_THREADS) {
+        const int d = x / COPIES * 4;
+        float tops[STEP_WARPS], sums[STEP_WARPS], top = -INFINITY, sum = 0, y[4] = {};
 #pragma unroll
-        for (int w = 0; w < STEP_WARPS; w++) top = fmaxf(top, s.top[w]);
+        for (int w = 0; w < STEP_WARPS; w += 4) { *(float4 *)(tops + w) = *(const float4 *)(s.top + w); *(float4 *)(sums + w) = *(const float4 *)(s.sum + w); }
+#pragma unroll
+        for (int w = 0; w < STEP_WARPS; w++) top = fmaxf(top, tops[w]);
         const float level = top == -INFINITY ? 0.f : top;
 #pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) {
-            const float f = exp2_fast(s.top[w] - level); const float4 x = *(const float4 *)&s.part[w][d];
-            sum += f * s.sum[w];
+            const float f = exp2_fast(tops[w] - level); const float4 x = *(const float4 *)&s.part[w][d];
+            sum += f * sums[w];
             y[0] += f * x.x; y[1] += f * x.y; y[2] += f * x.z; y[3] += f * x.w;
         }
-        const float scale = !live ? (float)splits : sum > 0 ? 1 / sum : 0.f;     /* of a static head: a sum, as the mean of equal weights */
+        const float factor = scale > 0 ? scale : sum > 0 ? __fdividef(1, sum) : 0.f;
 #pragma unroll
-        for (int e = 0; e < 4; e++) y[e] = (y[e] + (!live && i >= 0 && t > 0 && d + e < D ? s.far[d + e] : 0.f)) * scale;
-        put(4 * threadIdx.x, y, !live || i < 0 ? 0.f : sum > 0 ? level + log2f(sum) : -INFINITY);
+        for (int e = 0; e < 4; e++) y[e] *= factor;
+        put(x % COPIES, d, y, scale > 0 ? 0.f : sum > 0 ? level + __log2f(sum) : -INFINITY);
     }
     group_sync(1, STEP_THREADS);
 }
@@ -3809,7 +3858,7 @@ struct Decode { Cached c; const void *qkv; void *y; const int32_t *position; flo
 template <class E, int V>
 __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_constant__ Decode a)
 {
-    __shared__ AttendShared s; __shared__ float2 rotation[MAX_D / 2]; __shared__ int before;
+    __shared__ AttendShared s; alignas(16) __shared__ float2 rotation[MAX_D / 2]; alignas(16) __shared__ float token[3][MAX_D]; __shared__ int before;
     const Cached &c = a.c; const int D = c.D;
     const int split = blockIdx.x % a.splits, item = blockIdx.x / a.splits, b = item / c.K;
     const Slot h = c.slots[item % c.K];
@@ -3826,7 +3875,21 @@ __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_consta
     const E *row = (const E *)a.qkv + (int64_t)b * (2 * c.U + c.K) * D;
     E *y = (E *)a.y + ((int64_t)b * c.K + h.slot) * D;
     float *parts = a.parts + (int64_t)item * a.splits * (D + 4);
-    attend<E, V>(c, h, b, i, split, splits, rotation, s, [&](int x) { return to_float(row[x]); }, [&](int d, const float (&v)[4], float lse) {
+    auto ready = [&] {
+        for (int part = h.live < 0 ? 2 : 0; part < 3; part++)
+            for (int d = threadIdx.x; d < D; d += STEP_THREADS) token[part][d] = to_float(row[(part * c.U + (part < 2 ? h.live : h.slot)) * D + d]);
+        group_sync(1, STEP_THREADS);
+    };
+    float own[8] = {}, m = h.live < 0 ? 0 : -INFINITY, l = 0;
+    if (h.live >= 0) attend_live<E, V>(c, h.live, b, i, split, splits, rotation, own, m, l, ready, [&](int part) { return token[part]; });
+    else {
+        float x[8] = {};
+        ready();
+        attend_fixed<E, V>(c, h, b, i, split, splits, token[2], s, x);
+#pragma unroll
+        for (int e = 0; e < 8; e++) own[e] = x[e];
+    }
+    attend_join<V, 1>(D, own, m, l, h.live < 0 ? (float)splits : 0.f, s, [&](int, int d, const float (&v)[4], float lse) {
         for (int e = 0; e < 4 && d + e < D; e++) {
             if (splits == 1) y[d + e] = from_float<E>(v[e]);
             else { parts[split * (D + 4) + d + e] = v[e]; if (d + e == 0) parts[split * (D + 4) + D] = lse; }
@@ -3948,94 +4011,89 @@ __global__ void fill_states(const __grid_constant__ Fill a)
 }
 
 /* ---- a whole step in one launch ---------------------------------------------------------------------------------------------
-   For up to 8 rows a step is bound by reading the weights once, and by the chain of products between them.  One block a processor
-   stays for the whole step.  Its ninth warp streams the block's weights through a ring in shared memory, in the order of use and
-   ahead of it, whatever the chain does; the other eight compute.  Blocks hand results to each other as words that carry the step's
-   number beside the value: whoever needs a word reads it until the number is right.  So there are no barriers between blocks, and no
-   word is written twice in a step.  Columns of a product go to blocks in units of eight; a unit's weights are eight rows [8,K] of the
-   transposed matrix, in chunks that fit a slot of the ring.  Sums have a fixed order: the same input gives the same bits.          */
-enum { STEP_LAYERS = 128 };
-enum { IN_EMBEDDING, IN_X, IN_HIDDEN, IN_HEADS };                                /* token and position; residual stream (both normed); inner; heads */
-enum { OUT_QKV, OUT_HIDDEN, OUT_X, OUT_LOGITS };
+   For up to 8 rows a step is bound by reading the weights once, and by the chain of products between them.  A layer is two sublayers,
+   each a product that reads the normed residual stream (A), something in between, and a product that adds to it (B).
+
+   Eight blocks of a cluster are a team.  A team owns heads, or a share of the inner units, from A's columns to B's rows, so what lies
+   between stays inside it.  Member r of every team keeps slice r of the residual stream.  It multiplies the slice by A's rows (the norm's
+   gain on the input; mean, deviation and shift enter afterwards, by linearity), and the members exchange such sums through each other's
+   shared memory; of attention each takes an eighth of the positions.  Then each has all inner values, and makes slice r of the
+   team's part of B's output.  These parts are the only values that pass through global memory, once a sublayer: two and the
+   sublayer's number in a word, which members r of all teams read until the number is right, and add up in a fixed order.
+
+   One block a processor stays for the whole launch, several steps long.  Its ninth warp streams the block's weights through a ring in
+   shared memory, in the order of use and ahead of it, but with few copies on their way at a time, lest words queue behind them; the other
+   eight compute.  Between dependent words little happens but instructions, so these are kept few: what is rare stands in functions of
+   its own.  There are no barriers between teams, and sums have a fixed order: the same input gives the same bits.                  */
+enum { TEAM = 8, TEAMS = 16, STEP_ITEMS = 4 };
+enum { SUB_ATTENTION, SUB_INNER, SUB_LOGITS };
 struct Best { float value; int id; };
-struct Phase {
-    int attention, input, output, act, norm, K, Kp, N, units, chunk, chunks, first, direct, layer, per; uint32_t by_per, by_heads;     /* by_x: 2^32 / x, rounded up */
-    const char *w; const float *bias, *norm_w, *norm_b;
-    const uint64_t *in; uint64_t *out;
+/* a sublayer as one team sees it; a "row" is 16 of A's columns by the slice, or 16 inner units by the slice: tiles of 16 x 16 weights */
+struct alignas(16) Sublayer {
+    int kind, act, norm, items, rows_a, rows_b;
+    const char *a, *b;                                                           /* of member 0; the next member's follow */
+    const float *norm_w, *norm_b, *before; const float2 *sums;                   /* before: the bias of the sublayer before, B's part of it */
     Cached cached;
 };
+struct StepLayout { int x, inner, keep, values, exchange, norm_w, bias, sums, last, shared, bytes, x_stride, inner_stride; };      /* shared memory behind the ring, in bytes */
 struct Step {
-    const Phase *program; int phases, B, C, V, stages, stage_bytes, row_bytes, units_x; float epsilon; double theta; int D;
-    const float *wte, *wpe; float *logits; Best *best; const Best *last; int32_t *chosen; int *failed;
-    uint32_t number; int stream;                                      /* stream: 1 when the weights do not fit the second-level cache */
-    unsigned char splits[STEP_LAYERS];
+    const Sublayer *program; int phases, n, teams, B, C, V, D, slice, tiles, log_rows, stages, slot, columns, inner, exchange; StepLayout at;
+    float epsilon, over; const double *frequency; const float *wte, *wpe; float *logits; uint64_t *passed, *best; int32_t *chosen; int *failed;
+    uint32_t number; int stream;                                                 /* stream: 1 when the weights do not fit the second-level cache */
     int32_t token[STEP_ROWS], position[STEP_ROWS];
 };
-enum { STEP_STAGES = 32, STEP_PARALLEL = 8, STEP_C = 2048, BATCH = 8 };
+enum { STEP_STAGES = 32, STEP_FLIGHT = 4, STEP_PIECE = 4096, STEP_PACE = 100 };   /* copies on their way at a time; prefetches of caches: bytes, cycles from one to the next */
+constexpr __host__ __device__ int pair_bytes(int NB) { return NB == 1 ? 80 : 64; }        /* of an exchange: two values of each member, and with room for one row against bank conflicts */
 
-__device__ __forceinline__ uint64_t look(const uint64_t *p)
-{
-    uint64_t x;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
-    return x;
-}
 __device__ __forceinline__ void look(const uint64_t *p, uint64_t &low, uint64_t &high)
 {
     asm volatile("{\n.reg .b128 q;\nld.relaxed.gpu.global.b128 q, [%2];\nmov.b128 {%0, %1}, q;\n}" : "=l"(low), "=l"(high) : "l"(p) : "memory");
 }
-__device__ __forceinline__ void tell(uint64_t *p, uint32_t x, uint32_t number)
-{
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" :: "l"(p), "l"((uint64_t)number << 32 | x) : "memory");
-}
-__device__ __forceinline__ void tell(uint64_t *p, uint32_t x, uint32_t y, uint32_t z, uint32_t number)
+__device__ __forceinline__ void tell(uint64_t *p, float x, float y, uint32_t number)
 {
     asm volatile("{\n.reg .b128 q;\nmov.b128 q, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], q;\n}"
-                 :: "l"(p), "l"((uint64_t)y << 32 | x), "l"((uint64_t)number << 32 | z) : "memory");
+                 :: "l"(p), "l"((uint64_t)__float_as_uint(y) << 32 | __float_as_uint(x)), "l"((uint64_t)number << 32) : "memory");
 }
 /* Patience ends after about a second: the step then runs to its end with whatever it has, and reports. */
 struct Patience {
-    uint32_t number; int *failed, left;
+    int *failed, left;
     __device__ __forceinline__ bool over() { if (left > 0 && --left == 0) *failed = 1; return left <= 0; }
 };
-/* N words, `step` apart, of which those from `n` on are not there */
-template <int N> __device__ __forceinline__ void await(uint32_t (&x)[N], const uint64_t *p, int step, int n, Patience &patience)
+/* W words, `step` apart, those that are wanted */
+template <int W> __device__ __forceinline__ void await(uint64_t (&low)[W], uint64_t (&high)[W], const uint64_t *p, int step, uint32_t wanted, uint32_t number, Patience &patience)
 {
-    uint64_t word[N]; bool ready;
+    bool ready;
     do {
         ready = true;
 #pragma unroll
-        for (int i = 0; i < N; i++) if (i < n) word[i] = look(p + (int64_t)i * step);
+        for (int i = 0; i < W; i++) if (wanted >> i & 1) look(p + (int64_t)i * step, low[i], high[i]);
 #pragma unroll
-        for (int i = 0; i < N; i++) if (i < n) ready &= uint32_t(word[i] >> 32) == patience.number;
+        for (int i = 0; i < W; i++) if (wanted >> i & 1) ready &= uint32_t(high[i] >> 32) == number;
     } while (!ready && !patience.over());
-#pragma unroll
-    for (int i = 0; i < N; i++) x[i] = i < n ? (uint32_t)word[i] : 0;
 }
-
-__device__ __forceinline__ void step_item(const Cached &c, int B, int splits, int item, int &b, int &slot, int &split)
+/* the other members' shared memory: a store that counts its bytes at the barrier beside it */
+__device__ __forceinline__ uint32_t at_member(uint32_t address, int member) { uint32_t x; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(address), "r"(member)); return x; }
+__device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x)
 {
-    const int heads = B * c.splitting * splits;
-    if (item < heads) { split = item % splits; slot = item / splits % c.splitting; b = item / splits / c.splitting; }
-    else { const int linear = c.K - c.splitting; split = 0; slot = c.splitting + (item - heads) % linear; b = (item - heads) / linear; }
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" :: "r"(to), "r"(__float_as_uint(x)), "r"(bar) : "memory");
 }
-
-/* the same with the row's first word, which comes last in x */
-__device__ __forceinline__ void await_row(uint32_t (&x)[BATCH + 1], const uint64_t *row, int c, int step, int n, bool in, Patience &patience)
+__device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x, float y)
 {
-    uint64_t word[BATCH + 1]; bool ready;
-    do {
-        ready = true;
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) if (i < n) word[i] = look(row + c + i * step);
-        if (in) word[BATCH] = look(row);
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) if (i < n) ready &= uint32_t(word[i] >> 32) == patience.number;
-        if (in) ready &= uint32_t(word[BATCH] >> 32) == patience.number;
-    } while (!ready && !patience.over());
-#pragma unroll
-    for (int i = 0; i < BATCH; i++) x[i] = i < n ? (uint32_t)word[i] : 0;
-    x[BATCH] = in ? (uint32_t)word[BATCH] : 0;
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" :: "r"(to), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(bar) : "memory");
 }
+__device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x, float y, float z, float w)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+                 :: "r"(to), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(__float_as_uint(z)), "r"(__float_as_uint(w)), "r"(bar) : "memory");
+}
+__device__ __forceinline__ void exchange_wait(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done = 0;
+    while (!done)
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void team_sync() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ float activate(float x, int kind)
 {
@@ -4044,23 +4102,56 @@ __device__ __forceinline__ float activate(float x, int kind)
     return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-struct StepShared {
-    uint64_t full[STEP_STAGES], empty[STEP_STAGES];
-    Phase phase[2];
-    float red[STEP_PARALLEL][STEP_WARPS][STEP_ROWS * 8];
-    float2 rotation[STEP_ROWS][MAX_D / 2];
-    float own[STEP_PARALLEL][STEP_ROWS * 8], norm_w[STEP_C], norm_b[STEP_C], bias[STEP_PARALLEL][8];
-    float2 part[STEP_WARPS]; Best best[STEP_WARPS][STEP_ROWS]; int32_t token[STEP_ROWS];
-    AttendShared attend;
+/* 16 columns of a product by NB rows of the batch, in a warp: lane (g, t) has columns 2 g and 2 g + 1, of rows 2 t and 2 t + 1, or
+   of the one row.  A tile [column][k] of 16 x 16 lies in memory as the lanes read it, 16 bytes each: k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9. */
+template <class E, int NB> struct Columns {
+    enum { HALF = is_bf16<E>::value, TILE = 256 * sizeof(E) };
+    float c[HALF ? 4 : 2 * NB];
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < (HALF ? 4 : 2 * NB); i++) c[i] = 0;
+    }
+    __device__ __forceinline__ void add(const char *tile, const char *x, int stride, int lane)               /* x: [row, 16 k], rows `stride` bytes apart */
+    {
+        const int g = lane / 4, t = lane % 4;
+        if constexpr (HALF) {
+            const uint4 w = *(const uint4 *)(tile + 16 * lane); const char *p = x + (NB == 1 ? 0 : g * stride) + 4 * t;
+            asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(*(const uint32_t *)p), "r"(*(const uint32_t *)(p + 16)));
+        } else {
+            const float4 u = *(const float4 *)(tile + 16 * lane), v = *(const float4 *)(tile + 512 + 16 * lane);
+#pragma unroll
+            for (int b = 0; b < NB; b++) {
+                const float2 p = *(const float2 *)(x + b * stride + 8 * t), q = *(const float2 *)(x + b * stride + 8 * t + 32);
+                c[b] += u.x * p.x + u.y * p.y + u.z * q.x + u.w * q.y; c[NB + b] += v.x * p.x + v.y * p.y + v.z * q.x + v.w * q.y;
+            }
+        }
+    }
+    __device__ __forceinline__ void finish()                                     /* fp32: over the four lanes of a column */
+    {
+        if constexpr (!HALF)
+#pragma unroll
+            for (int i = 0; i < 2 * NB; i++) { c[i] += __shfl_xor_sync(~0u, c[i], 1); c[i] += __shfl_xor_sync(~0u, c[i], 2); }
+    }
+    __device__ __forceinline__ float get(int column, int row, int lane) const   /* 0 or 1 each */
+    {
+        if constexpr (HALF) return c[2 * column + row];
+        else if constexpr (NB == 1) return c[column];
+        else {
+            float y = 0;
+#pragma unroll
+            for (int b = 0; b < NB; b++) if (b == lane % 4 * 2 + row) y = c[column * NB + b];
+            return y;
+        }
+    }
 };
-
-/* 32 inner indices of a unit: 8 columns by NB rows; a lane has column lane/4 and eight indices in a row.  bf16: c[0], c[1] are row lane/4,
-   columns 2 (lane % 4), + 1; float: c[b] is this lane's share of row b, column lane/4 */
+/* 32 inner indices of eight columns, which lie as rows of K: 8 columns by NB rows; a lane has column lane/4 and eight indices in a row.  bf16: c[0], c[1]
+   are row lane/4, columns 2 (lane % 4), + 1; float: c[b] is this lane's share of row b, column lane/4 */
 template <class E, int NB> __device__ __forceinline__ void unit_product(float (&c)[NB < 4 ? 4 : NB], const char *w, const char *x, int row_bytes, int lane)
 {
     if constexpr (is_bf16<E>::value) {
-        const uint4 b = *(const uint4 *)w; uint4 a = make_uint4(0, 0, 0, 0); const uint32_t zero = 0;
-        if (lane / 4 < NB) a = *(const uint4 *)(x + lane / 4 * row_bytes);
+        const uint4 b = *(const uint4 *)w, a = *(const uint4 *)(x + (NB == 1 ? 0 : lane / 4 * row_bytes)); const uint32_t zero = 0;      /* the one row: eight times */
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(zero), "r"(a.y), "r"(b.x), "r"(b.y));
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
@@ -4075,338 +4166,604 @@ template <class E, int NB> __device__ __forceinline__ void unit_product(float (&
     }
 }
 
-template <class E, int NB>
-__global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_constant__ Step a)
+__device__ __forceinline__ void store_two(bf16 *to, float x, float y) { *(uint32_t *)to = pack<bf16>(x, y); }
+__device__ __forceinline__ void store_two(float *to, float x, float y) { *(float2 *)to = make_float2(x, y); }
+
+struct StepShared {
+    uint64_t full[STEP_STAGES], empty[STEP_STAGES], arrived[2];
+    Sublayer sub[4]; alignas(16) Slot slots[2][STEP_ITEMS];
+    alignas(16) float2 rotation[STEP_ROWS][MAX_D / 2], norm[STEP_ROWS];
+    float pivot[2][STEP_ROWS]; Best best[STEP_WARPS][STEP_ROWS]; int32_t token[STEP_ROWS];
+    AttendShared attend;
+};
+
+/* where shared memory begins; by an offset, so that the compiler sees that it is shared memory */
+__device__ __forceinline__ char *step_memory()
 {
-#if HOPPER
     extern __shared__ char raw[];
-    char *ring = (char *)(((uintptr_t)raw + 127) / 128 * 128);
-    char *xs = ring + a.stages * a.stage_bytes;                                  /* [NB] rows of row_bytes: the product's input */
-    float *keep = (float *)(xs + NB * a.row_bytes);                              /* [NB,C] of the thread that read it */
-    StepShared &s = *(StepShared *)(((uintptr_t)(keep + NB * a.C) + 15) / 16 * 16);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = gridDim.x, me = blockIdx.x;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < a.stages; i++) { barrier_init(&s.full[i], 1); barrier_init(&s.empty[i], STEP_WARPS); }
-        barrier_fence();
-    }
-    __syncthreads();
-    if (warp == STEP_WARPS) {                                                    /* the stream of weights */
-        if (lane) return;
-        int stage = 0, turn = 1;
-        uint64_t policy;
-        if (a.stream) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        else asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-        auto copy = [&](char *to, const char *from, uint32_t bytes, uint64_t *bar) {
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                         :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy) : "memory");
-        };
-        for (int p = 0; p < a.phases; p++) {
-            const Phase &f = a.program[p];
-            if (f.attention) {
-                const Cached &c = f.cached; const int splits = a.splits[f.layer], items = a.B * (c.splitting * splits + c.K - c.splitting);
-                for (int item = me; item < items; item += G) {
-                    int b, slot, split, t, j0, j1;
-                    step_item(c, a.B, splits, item, b, slot, split);
-                    const Slot h = c.slots[slot]; const int i = a.position[b];
-                    if (i < 0 || h.live < 0) continue;
-                    split_range(h, i, split, splits, t, j0, j1);
-                    const int64_t from = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E); const uint32_t bytes = uint32_t((j1 - j0) * c.D * (int)sizeof(E));
-                    if (j1 <= j0) continue;
-                    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.keys + from), "r"(bytes) : "memory");
-                    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((const char *)c.values + from), "r"(bytes) : "memory");
-                }
+    return raw + (-shared_address(raw) & 127);
+}
+/* the ninth warp, its first lane */
+template <class E> __device__ __noinline__ void step_stream(const Step &a, int row_bytes)
+{
+    char *const ring = step_memory(); StepShared &s = *(StepShared *)(ring + a.at.shared);
+    const int me = blockIdx.x, member = me % TEAM, team = me / TEAM, G = gridDim.x, stages = a.stages, slot = a.slot, per = 1 << a.log_rows, phases = a.phases, B = a.B, C = a.C, V = a.V;
+    const Sublayer *const program = a.program + team * phases;
+    int stage = 0, turn = 1, flying = 0, landed = 0, landing = 0;
+    uint64_t policy;
+    if (a.stream) asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    auto copy = [&](char *to, const char *from, uint32_t bytes, uint64_t *bar) {
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                     :: "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy) : "memory");
+    };
+    auto begin = [&](uint32_t bytes) {
+        if (flying == STEP_FLIGHT) { barrier_wait(&s.full[landed], landing); if (++landed == stages) { landed = 0; landing ^= 1; } }
+        else flying++;
+        barrier_wait(&s.empty[stage], turn);
+        barrier_expect(&s.full[stage], bytes);
+    };
+    auto next = [&] { if (++stage == stages) { stage = 0; turn ^= 1; } };
+    auto rows = [&](const char *w, int count) {
+        w += (int64_t)member * count * row_bytes;
+        for (int i = 0; i < count; i += per) {
+            const uint32_t bytes = uint32_t((count - i < per ? count - i : per) * row_bytes);
+            begin(bytes);
+            copy(ring + stage * slot, w + (int64_t)i * row_bytes, bytes, &s.full[stage]);
+            next();
+        }
+    };
+    auto prefetch = [&](const char *from, int64_t bytes) {
+        for (int64_t n = 0; n < bytes; n += STEP_PIECE) {
+            const long long t = clock64();
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + n), "r"(uint32_t(bytes - n < STEP_PIECE ? bytes - n : STEP_PIECE)) : "memory");
+            while (clock64() - t < STEP_PACE) {}
+        }
+    };
+    for (int step = 0; step < a.n; step++)
+        for (int p = 0; p < phases; p++) {
+            const Sublayer &f = program[p];
+            if (f.kind != SUB_LOGITS) {
+                rows(f.a, f.rows_a);
+                if (f.kind == SUB_ATTENTION)
+                    for (int item = 0; item < f.items; item++)
+                        for (int b = 0; b < B; b++) {
+                            const Cached &c = f.cached; const Slot h = c.slots[team + item * a.teams]; int t, j0, j1;
+                            if (h.live < 0 || a.position[b] < 0) continue;
+                            split_range(h, a.position[b] + step, member, TEAM, t, j0, j1);
+                            const int64_t first = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E), bytes = (int64_t)(j1 - j0) * c.D * (int64_t)sizeof(E);
+                            prefetch((const char *)c.keys + first, bytes);
+                            prefetch((const char *)c.values + first, bytes);
+                        }
+                rows(f.b, f.rows_b);
                 continue;
             }
-            const char *w = f.w; const int K = f.K, Kp = f.Kp, N = f.N, units = f.units, chunk = f.chunk, chunks = f.chunks; const bool direct = f.direct;
-            for (int u = me - f.first + (me < f.first ? G : 0); u < units; u += G)
-                for (int n = 0; n < chunks; n++) {
-                    const int k0 = n * chunk, k = Kp - k0 < chunk ? Kp - k0 : chunk, rows = direct && N - 8 * u < 8 ? N - 8 * u : 8;
-                    const uint32_t bytes = uint32_t(k * (int)sizeof(E));
-                    char *to = ring + stage * a.stage_bytes;
-                    barrier_wait(&s.empty[stage], turn);
-                    barrier_expect(&s.full[stage], rows * bytes);
-                    if (!direct) copy(to, w + ((int64_t)u * Kp + k0) * 8 * (int64_t)sizeof(E), 8 * bytes, &s.full[stage]);
-                    else if (chunks == 1) copy(to, w + (int64_t)u * 8 * K * (int64_t)sizeof(E), rows * bytes, &s.full[stage]);
-                    else for (int r = 0; r < rows; r++) copy(to + r * bytes, w + (((int64_t)u * 8 + r) * K + k0) * (int64_t)sizeof(E), bytes, &s.full[stage]);
-                    if (++stage == a.stages) { stage = 0; turn ^= 1; }
+            const int most = slot / (8 * (int)sizeof(E)) / 32 * 32, units = (V + 7) / 8;
+            for (int u = me; u < units; u += G)
+                for (int k0 = 0; k0 < C; k0 += most) {
+                    const int k = C - k0 < most ? C - k0 : most, count = V - 8 * u < 8 ? V - 8 * u : 8; const uint32_t bytes = uint32_t(k * (int)sizeof(E));
+                    const char *w = f.a + ((int64_t)u * 8 * C + k0) * (int64_t)sizeof(E);
+                    begin(count * bytes);
+                    char *to = ring + stage * slot;
+                    if (k == C) copy(to, w, count * bytes, &s.full[stage]);
+                    else for (int r = 0; r < count; r++) copy(to + r * bytes, w + (int64_t)r * C * (int64_t)sizeof(E), bytes, &s.full[stage]);
+                    next();
                 }
         }
-        return;
-    }
-    Patience patience; patience.number = a.number; patience.failed = a.failed; patience.left = 1 << 20;
-    auto sync = [] { group_sync(1, STEP_THREADS); };
-    /* tokens: given, or the best of the step before; first phase; rotations; this block's columns of the residual stream */
+}
+/* tokens: given, or the best of the step before; rotations of their positions */
+__device__ __noinline__ void step_begin(const Step &a, int step, uint32_t number, Patience &patience)
+{
+    StepShared &s = *(StepShared *)(step_memory() + a.at.shared);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, G = gridDim.x;
     if (warp < a.B) {
         int id = a.token[warp];
-        if (a.last) {
+        if (step) {
             Best best; best.value = -INFINITY; best.id = 0x7FFFFFFF;
-            for (int n = lane; n < G; n += 32) { const Best x = a.last[n * STEP_ROWS + warp]; if (x.value > best.value || (x.value == best.value && x.id < best.id)) best = x; }
+            uint64_t low[4], high[4]; uint32_t wanted = 0;
+#pragma unroll
+            for (int n = 0; n < 4; n++) if (lane + 32 * n < G) wanted |= 1u << n;
+            await<4>(low, high, a.best + ((step & 1) * TEAM * TEAMS * STEP_ROWS + lane * STEP_ROWS + warp) * 2, 32 * STEP_ROWS * 2, wanted, number, patience);
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                const float v = __uint_as_float((uint32_t)low[n]); const int i = (int)(low[n] >> 32);
+                if ((wanted >> n & 1) && (v > best.value || (v == best.value && i < best.id))) { best.value = v; best.id = i; }
+            }
             for (int m = 16; m; m >>= 1) {
                 const float v = __shfl_xor_sync(~0u, best.value, m); const int i = __shfl_xor_sync(~0u, best.id, m);
                 if (v > best.value || (v == best.value && i < best.id)) { best.value = v; best.id = i; }
             }
             id = best.id < a.V ? best.id : 0;
-            if (me == 0 && lane == 0 && a.chosen) a.chosen[warp] = id;
+            if (blockIdx.x == 0 && lane == 0) a.chosen[(step - 1) * a.B + warp] = id;
+            __threadfence();                                                     /* caches that other blocks have written */
         }
-        if (lane == 0) s.token[warp] = id < 0 ? 0 : id;
+        if (lane == 0) s.token[warp] = id < 0 || a.position[warp] < 0 ? 0 : id;
     }
-    for (int x = threadIdx.x; x < (int)(sizeof(Phase) / 4); x += STEP_THREADS) ((int *)&s.phase[0])[x] = ((const int *)a.program)[x];
-    if (a.theta > 0)
-        for (int x = threadIdx.x; x < a.B * (a.D / 2); x += STEP_THREADS) {
+    if (a.frequency)
+        for (int x = STEP_THREADS - 1 - (int)threadIdx.x; x < a.B * (a.D / 2); x += STEP_THREADS) {
             const int b = x / (a.D / 2), d = x % (a.D / 2); double sine, cosine;
-            sincos((double)a.position[b] * pow(a.theta, -2.0 * d / a.D), &sine, &cosine);
+            sincos((double)(a.position[b] + step) * a.frequency[d], &sine, &cosine);
             s.rotation[b][d] = make_float2((float)cosine, (float)sine);
         }
-    sync();
-    auto embedded = [&](int b, int c) {
-        float x = b < a.B ? a.wte[(int64_t)s.token[b] * a.C + c] : 0.f;
-        return b < a.B && a.wpe && a.position[b] >= 0 ? x + a.wpe[(int64_t)a.position[b] * a.C + c] : x;
-    };
-    for (int x = threadIdx.x; x < a.units_x * NB * 8; x += STEP_THREADS) {
-        const int n = x / (NB * 8), c = (me + n * G) * 8 + x % 8;
-        if (c < a.C) s.own[n][x % (NB * 8)] = embedded(x / 8 % NB, c);
-    }
-    int stage = 0, turn = 0;
-    for (int p = 0; p < a.phases; p++) {
-        const Phase &f = s.phase[p & 1];
-        int next[(sizeof(Phase) / 4 + STEP_THREADS - 1) / STEP_THREADS];
-#pragma unroll
-        for (int i = 0; i < (int)(sizeof next / 4); i++) {
-            const int x = threadIdx.x + i * STEP_THREADS;
-            if (p + 1 < a.phases && x < (int)(sizeof(Phase) / 4)) next[i] = ((const int *)(a.program + p + 1))[x];
-        }
-        if (f.attention) {
-            const Cached &c = f.cached; const int splits = a.splits[f.layer], items = a.B * (c.splitting * splits + c.K - c.splitting);
-            for (int item = me; item < items; item += G) {
-                int b, slot, split;
-                step_item(c, a.B, splits, item, b, slot, split);
-                const Slot h = c.slots[slot];
-                const uint64_t *row = f.in + (int64_t)b * (2 * c.U + c.K) * c.D;
-                auto source = [&](int x) { uint32_t y[1]; await(y, row + x, 1, 1, patience); return __uint_as_float(y[0]); };
-                uint64_t *out = f.out + ((int64_t)b * c.K + h.slot) * MAX_SPLITS * (c.D / 2) * (4 / (int)sizeof(E) == 2 ? 1 : 2);
-                attend<E, 8>(c, h, b, a.position[b], split, h.linear ? 1 : splits, s.rotation[b], s.attend, source, [&](int d, const float (&v)[4], float lse) {
-                    for (int n = h.linear ? 0 : split; n < (h.linear ? splits : split + 1); n++) {      /* a linear head's sum stands in for every split */
-                        if constexpr (is_bf16<E>::value) tell(out + (int64_t)n * (c.D / 2) + d / 2, pack<bf16>(v[0], v[1]), pack<bf16>(v[2], v[3]), __float_as_uint(lse), a.number);
-                        else {
-                            tell(out + (int64_t)n * c.D + d, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(lse), a.number);
-                            tell(out + (int64_t)n * c.D + d + 2, __float_as_uint(v[2]), __float_as_uint(v[3]), __float_as_uint(lse), a.number);
-                        }
-                    }
-                });
-            }
-        } else if (const int first = me - f.first + (me < f.first ? G : 0); first < f.units || f.output == OUT_LOGITS) {
-            const int K = f.K, Kp = f.Kp, stride = Kp * (int)sizeof(E) + 16;
-            auto fetch = [&](float *to, const float *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory"); };
-            if (f.norm)
-                for (int x = threadIdx.x; x < K / 4; x += STEP_THREADS) { fetch(s.norm_w + 4 * x, f.norm_w + 4 * x); if (f.norm_b) fetch(s.norm_b + 4 * x, f.norm_b + 4 * x); }
-            if (f.bias && f.output != OUT_LOGITS && threadIdx.x < 2 * STEP_PARALLEL) {
-                const int u = first + threadIdx.x / 2 * G;
-                if (u < f.units) fetch(s.bias[threadIdx.x / 2] + threadIdx.x % 2 * 4, f.bias + 8 * u + threadIdx.x % 2 * 4);
-            }
-            auto fill = [&](int b, int c, float x) { ((E *)(xs + b * stride))[c] = from_float<E>(x); };
-            if (f.input == IN_EMBEDDING || f.input == IN_X) {                    /* (N1): STEP_THREADS / NB threads a row; sums about its first element */
-                enum { PER = STEP_THREADS / NB, MOST = STEP_C / PER, KEPT = MOST <= BATCH };
-                const int b = threadIdx.x / PER, r = threadIdx.x % PER; const bool in = b < a.B;
-                float v[BATCH], pivot = 0, sum = 0, squares = 0;
-                for (int c = r; c < K; c += BATCH * PER) {
-                    uint32_t x[BATCH + 1]; const int n = in ? (K - c + PER - 1) / PER : 0;
-                    if (f.input == IN_X) await_row(x, f.in + (int64_t)b * K, c, PER, n, in, patience);
-                    else {
-#pragma unroll
-                        for (int i = 0; i < BATCH; i++) x[i] = i < n ? __float_as_uint(embedded(b, c + i * PER)) : 0;
-                        x[BATCH] = __float_as_uint(embedded(b, 0));
-                    }
-                    pivot = __uint_as_float(x[BATCH]);
-#pragma unroll
-                    for (int i = 0; i < BATCH; i++)
-                        if (i < n) {
-                            v[i] = __uint_as_float(x[i]);
-                            if (!KEPT) keep[b * K + c + i * PER] = v[i];
-                            const float d = v[i] - pivot; sum += d; squares += d * d;
-                        }
-                }
-#pragma unroll
-                for (int m = 16; m; m >>= 1) { sum += __shfl_xor_sync(~0u, sum, m); squares += __shfl_xor_sync(~0u, squares, m); }
-                if (lane == 0) s.part[warp] = make_float2(sum, squares);
-                asm volatile("cp.async.wait_all;" ::: "memory");
-                sync();
-                sum = squares = 0;
-#pragma unroll
-                for (int w = 0; w < PER / 32; w++) { const float2 x = s.part[b * (PER / 32) + w]; sum += x.x; squares += x.y; }
-                const float over = 1 / (float)K, mean = sum * over, deviation = rsqrtf(fmaxf(squares * over - mean * mean, 0.f) + a.epsilon), centre = mean + pivot;
-                auto out = [&](int c, float x) { fill(b, c, !f.norm ? x : (x - centre) * deviation * s.norm_w[c] + (f.norm_b ? s.norm_b[c] : 0.f)); };
-                if (KEPT) {
-#pragma unroll
-                    for (int i = 0; i < BATCH; i++) if (r + i * PER < K) out(r + i * PER, v[i]);
-                } else for (int c = r; c < K; c += PER) out(c, in ? keep[b * K + c] : 0.f);
-            } else if (f.input == IN_HIDDEN) {
-                const int words = K / (is_bf16<E>::value ? 2 : 1);
-                for (int x = threadIdx.x; x < words; x += (NB == 1 ? BATCH : 1) * STEP_THREADS) {
-                    uint32_t v[BATCH];
-                    if (NB == 1) await(v, f.in + x, STEP_THREADS, (words - x + STEP_THREADS - 1) / STEP_THREADS, patience);
-                    else await(v, f.in + x, words, a.B, patience);
-#pragma unroll
-                    for (int i = 0; i < BATCH; i++) {
-                        if (NB == 1) { if (x + i * STEP_THREADS < words) *(uint32_t *)(xs + (x + i * STEP_THREADS) * 4) = v[i]; }
-                        else if (i < NB) *(uint32_t *)(xs + i * stride + x * 4) = v[i];
-                    }
-                }
-            } else {                                                             /* the splits of the heads, put together */
-                const Cached &c = f.cached; constexpr int each = is_bf16<E>::value ? 4 : 2; const int per = f.per, splits = a.splits[f.layer], all = a.B * c.K * per;
-                for (int x = threadIdx.x; x < all; x += STEP_THREADS) {
-                    const int head = (int)__umulhi((uint32_t)x, f.by_per), b = f.by_heads ? (int)__umulhi((uint32_t)head, f.by_heads) : head, piece_of = x - head * per;
-                    const uint64_t *from = f.in + ((int64_t)head * MAX_SPLITS * per + piece_of) * 2;
-                    uint64_t low[MAX_SPLITS], high[MAX_SPLITS]; bool ready; uint32_t y0[1];
-                    await(y0, from + (splits - 1) * per * 2 + 1, 1, 1, patience);
-                    do {
-                        ready = true;
-#pragma unroll
-                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) look(from + n * per * 2, low[n], high[n]);
-#pragma unroll
-                        for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) ready &= uint32_t(high[n] >> 32) == a.number;
-                    } while (!ready && !patience.over());
-                    float top = -INFINITY, sum = 0, y[4] = {};
-#pragma unroll
-                    for (int n = 0; n < MAX_SPLITS; n++) if (n < splits) top = fmaxf(top, __uint_as_float((uint32_t)high[n]));
-#pragma unroll
-                    for (int n = 0; n < MAX_SPLITS; n++)
-                        if (n < splits) {
-                            const float w = exp2_fast(__uint_as_float((uint32_t)high[n]) - top);
-                            sum += w;
-                            if constexpr (is_bf16<E>::value) {
-                                y[0] += w * __uint_as_float((uint32_t)low[n] << 16); y[1] += w * __uint_as_float((uint32_t)low[n] & 0xFFFF0000u);
-                                y[2] += w * __uint_as_float(uint32_t(low[n] >> 32) << 16); y[3] += w * __uint_as_float(uint32_t(low[n] >> 32) & 0xFFFF0000u);
-                            } else { y[0] += w * __uint_as_float((uint32_t)low[n]); y[1] += w * __uint_as_float(uint32_t(low[n] >> 32)); }
-                        }
-                    const float scale = 1 / sum; const int column = (head - b * c.K) * c.D + piece_of * each;
-#pragma unroll
-                    for (int e = 0; e < each; e++) fill(b, column + e, y[e] * scale);
-                }
-            }
-            if (Kp > K) for (int x = threadIdx.x; x < 32 * NB; x += STEP_THREADS) if (K + x % 32 < Kp) fill(x / 32, K + x % 32, 0.f);
-            asm volatile("cp.async.wait_all;" ::: "memory");
-            sync();
-            const int part = lane / 4, quarter = lane % 4 * 8 * (int)sizeof(E);
-            if (f.output == OUT_LOGITS) {                                        /* a warp a unit; the best of each row on the way */
-                const int mine = first < f.units ? (f.units - first + G - 1) / G : 0;
-                float best[NB]; int id[NB];
-                for (int b = 0; b < NB; b++) { best[b] = -INFINITY; id[b] = 0x7FFFFFFF; }
-                for (int n = 0; n < mine; n++) {
-                    float acc[NB < 4 ? 4 : NB] = {}, acc2[NB < 4 ? 4 : NB] = {}; const bool own = n % STEP_WARPS == warp;
-                    for (int q = 0; q < f.chunks; q++) {                         /* every warp passes every slot, lest one meets it a turn too late or early */
-                        const int k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
-                        barrier_wait(&s.full[stage], turn);
-                        const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
-                        if (own) {
-                            int g = 0;
+}
+/* logits: units of eight tokens, a warp a unit, and the best of each row on the way, told where another step follows */
+template <class E, int NB>
+__device__ __noinline__ void step_logits(const Step &a, int &at_stage, int &at_turn, int step, uint32_t number)
+{
+    int stage = at_stage, turn = at_turn;
+    const char *const ring = step_memory(), *const x = ring + a.at.inner; StepShared &s = *(StepShared *)(step_memory() + a.at.shared);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.x, G = gridDim.x, part = lane / 4, quarter = lane % 4;
+    const int B = a.B, C = a.C, V = a.V, stages = a.stages, slot = a.slot, stride = a.at.inner_stride, units = (V + 7) / 8; float *const logits = a.logits;
+    const int most = slot / (8 * (int)sizeof(E)) / 32 * 32, mine = me < units ? (units - me + G - 1) / G : 0; const bool store = step == a.n - 1;
+    float best[NB]; int id[NB];
+    for (int b = 0; b < NB; b++) { best[b] = -INFINITY; id[b] = 0x7FFFFFFF; }
+    /* A slot is one warp's, which alone waits for it and releases it for all; but with few slots every warp passes every slot, lest one meets it a turn too early. */
+    const bool every = stages < STEP_WARPS + STEP_FLIGHT;
+#pragma unroll 1
+    for (int n = 0; n < mine; n++) {
+        float acc[NB < 4 ? 4 : NB] = {}, acc2[NB < 4 ? 4 : NB] = {}; const bool own = n % STEP_WARPS == warp;
+#pragma unroll 1
+        for (int k0 = 0; k0 < C; k0 += most) {
+            const int k = C - k0 < most ? C - k0 : most;
+            if (own || every) barrier_wait(&s.full[stage], turn);
+            if (own) {
+                const char *w = ring + stage * slot + (part * k) * (int)sizeof(E) + quarter * 8 * (int)sizeof(E), *v = x + k0 * (int)sizeof(E) + quarter * 8 * (int)sizeof(E);
+                int g = 0;
 #pragma unroll 4
-                            for (; g + 2 <= k / 32; g += 2) {
-                                unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
-                                unit_product<E, NB>(acc2, w + (g + 1) * 32 * sizeof(E), v + (g + 1) * 32 * sizeof(E), stride, lane);
+                for (; g + 2 <= k / 32; g += 2) {
+                    unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+                    unit_product<E, NB>(acc2, w + (g + 1) * 32 * sizeof(E), v + (g + 1) * 32 * sizeof(E), stride, lane);
+                }
+                if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
+            }
+            __syncwarp();
+            if (lane == 0 && (own || every)) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(&s.empty[stage])), "r"(every ? 1 : STEP_WARPS) : "memory");
+            if (++stage == stages) { stage = 0; turn ^= 1; }
+        }
+        if (!own) continue;
+        const int v = (me + n * G) * 8;
+        auto offer = [&](int b, int column, float y) {
+            if (b >= B || v + column >= V) return;
+            if (store) logits[(int64_t)b * V + v + column] = y;
+#pragma unroll
+            for (int k = 0; k < NB; k++) if (k == b && (y > best[k] || (y == best[k] && v + column < id[k]))) { best[k] = y; id[k] = v + column; }
+        };
+        if constexpr (is_bf16<E>::value) {
+            if (part < NB) { offer(part, quarter * 2, acc[0] + acc2[0]); offer(part, quarter * 2 + 1, acc[1] + acc2[1]); }
+        } else {
+#pragma unroll
+            for (int b = 0; b < NB; b++) {
+                float y = acc[b] + acc2[b];
+                y += __shfl_xor_sync(~0u, y, 1); y += __shfl_xor_sync(~0u, y, 2);
+                if (quarter == 0) offer(b, part, y);
+            }
+        }
+    }
+    at_stage = stage; at_turn = turn;
+    if (store) return;
+#pragma unroll
+    for (int b = 0; b < NB; b++) {
+        for (int m = 16; m; m >>= 1) {
+            const float v = __shfl_xor_sync(~0u, best[b], m); const int i = __shfl_xor_sync(~0u, id[b], m);
+            if (v > best[b] || (v == best[b] && i < id[b])) { best[b] = v; id[b] = i; }
+        }
+        if (lane == 0) { s.best[warp][b].value = best[b]; s.best[warp][b].id = id[b]; }
+    }
+    __threadfence();                                                             /* this step's keys and values, before the word that lets others go on */
+    group_sync(1, STEP_THREADS);
+    if (threadIdx.x < B) {
+        Best x = s.best[0][threadIdx.x];
+        for (int w = 1; w < STEP_WARPS; w++) { const Best y = s.best[w][threadIdx.x]; if (y.value > x.value || (y.value == x.value && y.id < x.id)) x = y; }
+        __threadfence();
+        tell(a.best + ((step + 1 & 1) * TEAM * TEAMS * STEP_ROWS + me * STEP_ROWS + threadIdx.x) * 2, x.value, __int_as_float(x.id), number);
+    }
+}
+
+template <class E, int NB>
+__global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_constant__ Step a)
+{
+#if HOPPER
+    typedef Columns<E, NB> Tile;
+    enum { PAIR = pair_bytes(NB), PAIRS = NB == 1 ? 1 : NB / 2 };
+    char *const all = step_memory();
+    const int row_bytes = a.tiles * Tile::TILE;
+    {
+        StepShared &s = *(StepShared *)(all + a.at.shared);
+        if (threadIdx.x == 0) {
+#pragma unroll 1
+            for (int i = 0; i < a.stages; i++) { barrier_init(&s.full[i], 1); barrier_init(&s.empty[i], STEP_WARPS); }
+            barrier_init(&s.arrived[0], 1); barrier_init(&s.arrived[1], 1);
+            barrier_fence();
+        }
+#pragma unroll 1
+        for (int i = threadIdx.x; i < (a.at.shared - a.at.norm_w) / 4; i += STEP_THREADS + 32) ((float *)(all + a.at.norm_w))[i] = 0;
+        __syncthreads();
+        team_sync();
+        if (threadIdx.x >= STEP_THREADS) {
+            if (threadIdx.x == STEP_THREADS) step_stream<E>(a, row_bytes);
+            __syncwarp();
+            team_sync();
+            return;
+        }
+    }
+    Patience patience; patience.failed = a.failed; patience.left = 1 << 20;
+    int stage = 0, turn = 0, swaps = 0, run = -2; uint32_t number = a.number;
+#pragma unroll 1
+    for (int step = 0; step < a.n; step++)
+#pragma unroll 1
+        for (int p = step ? 0 : -2; p < a.phases; p++, run++) {                  /* sublayers -2 and -1 only fetch */
+            /* what follows from thread and block is cheaper to compute again in each sublayer than to keep: hence the asm */
+            int thread = threadIdx.x, block = blockIdx.x, none = 0;
+            asm volatile("" : "+r"(thread), "+r"(block), "+r"(none));
+            char *const ring = all + none;
+            StepShared &s = *(StepShared *)(ring + a.at.shared);
+            const int warp = thread / 32, lane = thread % 32, part = lane / 4, quarter = lane % 4, member = block % TEAM, team = block / TEAM, slice = a.slice, from = member * slice;
+            const int valid = a.C - from < slice ? (a.C > from ? a.C - from : 0) : slice, even = run & 1;
+            float *const keep = (float *)(ring + a.at.keep);
+            auto sync = [] { group_sync(1, STEP_THREADS); };
+            auto fetch = [](void *to, const void *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory"); };
+            auto fetched = [] { asm volatile("cp.async.wait_all;" ::: "memory"); };
+            auto row_at = [&](int i) {                                           /* row i from here: slots follow each other, and the ring closes */
+                const int at = stage * a.slot + i * row_bytes, end = a.stages * a.slot;
+                return (const char *)(ring + (at < end ? at : at - end));
+            };
+            auto await_row = [&](int i) {
+                int n = stage + (i >> a.log_rows), parity = turn;
+                if (n >= a.stages) { n -= a.stages; parity ^= 1; }
+                barrier_wait(&s.full[n], parity);
+            };
+            auto advance = [&](int rows) {                                       /* this warp is done with them */
+                __syncwarp();
+#pragma unroll 1
+                for (int i = 0; i < rows; i += 1 << a.log_rows) {
+                    if (lane == 0) barrier_arrive(&s.empty[stage]);
+                    if (++stage == a.stages) { stage = 0; turn ^= 1; }
+                }
+            };
+            const int pass = a.stages << a.log_rows;                             /* rows that the ring holds */
+            auto buffer = [&] { return ring + a.at.exchange + (swaps & 1) * a.exchange; };
+            auto barrier = [&] { return shared_address(&s.arrived[swaps & 1]); };
+            auto expect = [&](int bytes) { if (thread == 0) barrier_expect(&s.arrived[swaps & 1], TEAM * bytes); };
+            auto swapped = [&] { exchange_wait(&s.arrived[swaps & 1], swaps >> 1 & 1); swaps++; };
+            const Sublayer &f = s.sub[run & 3]; const float *const pivot = s.pivot[even];
+            const int kind = p < 0 ? SUB_LOGITS : f.kind, columns = p < 0 ? 0 : f.rows_a * 16; const bool normed = f.norm; const char *const sent = buffer();
+            if (p >= 0) {
+                if (p == 0 && step) {
+                    Patience now = patience;
+                    step_begin(a, step, number, now);
+                    patience.left = now.left;
+                    fetched();
+                    sync();
+                }
+                number++;
+                /* this member's slice of the residual stream, and its product with the gain */
+                const float *const gain = (const float *)(ring + a.at.norm_w) + even * slice, *const bias = (const float *)(ring + a.at.bias) + even * slice;
+                auto keep_slice = [&](int b, int c, float x, float gain, float pivot) {
+                    keep[b * slice + c] = x;
+                    ((E *)(ring + a.at.x + b * a.at.x_stride))[c] = from_float<E>((x - pivot) * gain);
+                };
+                if (p == 0) {
+#pragma unroll 1
+                    for (int b = 0; b < NB; b++) {
+                        const bool in = b < a.B; const int token = in ? s.token[b] : 0, position = in ? a.position[b] + step : 0;
+                        auto embedded = [&](int c) {
+                            const float x = a.wte[(int64_t)token * a.C + c];
+                            return a.wpe && in && a.position[b] >= 0 ? x + a.wpe[(int64_t)position * a.C + c] : x;
+                        };
+                        const float first = normed ? embedded(0) : 0.f;
+                        if (thread < slice) keep_slice(b, thread, in && thread < valid ? embedded(from + thread) : 0.f, gain[thread], first);
+                        if (thread == 0) s.pivot[even][b] = first;
+                    }
+                } else {                                                         /* eight pairs of columns a warp, by four times four teams */
+                    const int group = lane / 8 * 4, last = a.teams - 1, row = NB * slice;
+                    const uint64_t *const words = a.passed + (size_t)((number & 1) * TEAM + member) * TEAMS * row;
+#pragma unroll 1
+                    for (int u = warp; u < a.tiles * a.B; u += STEP_WARPS) {
+                        const int b = NB == 1 ? 0 : u / a.tiles, pair = (NB == 1 ? u : u - b * a.tiles) * 8 + lane % 8;
+                        const uint64_t *const w = words + b * slice + 2 * pair; const int c = 2 * pair + lane / 8 % 2;
+                        const float old = keep[b * slice + c] + bias[c], factor = gain[c], about = pivot[b];
+                        uint64_t low[4], high[4]; bool there;
+                        do {
+#pragma unroll
+                            for (int i = 0; i < 4; i++) look(w + (group + i < last ? group + i : last) * row, low[i], high[i]);
+                            there = uint32_t(high[0] >> 32) == number && uint32_t(high[1] >> 32) == number && uint32_t(high[2] >> 32) == number && uint32_t(high[3] >> 32) == number;
+                        } while (!there && !patience.over());
+                        float x = 0, y = 0;
+#pragma unroll
+                        for (int i = 0; i < 4; i++) if (group + i <= last) { x += __uint_as_float((uint32_t)low[i]); y += __uint_as_float(uint32_t(low[i] >> 32)); }
+                        x += __shfl_xor_sync(~0u, x, 8); y += __shfl_xor_sync(~0u, y, 8);
+                        x += __shfl_xor_sync(~0u, x, 16); y += __shfl_xor_sync(~0u, y, 16);
+                        if (lane < 16) keep_slice(b, c, old + (lane < 8 ? x : y), factor, about);
+                    }
+                }
+                sync();
+                /* to all members: the sums of the slice about the pivot, and of its squares; and this member's share of every column of the team (A), or the slice */
+                const uint32_t to = shared_address(sent), bar = barrier();
+                const int sums_at = kind == SUB_LOGITS ? slice * NB * 4 * TEAM : columns * NB / 2 * PAIR;
+                if (columns || kind == SUB_LOGITS) {
+                    expect((kind == SUB_LOGITS ? slice * a.B * 4 : columns * (NB == 1 ? 4 : (a.B + 1) / 2 * 8)) + a.B * 8);
+#pragma unroll 1
+                    for (int b = STEP_WARPS - 1 - warp; b < a.B; b += STEP_WARPS) {
+                        float sum = 0, squares = 0; const float about = pivot[b];
+#pragma unroll 1
+                        for (int c = lane; c < valid; c += 32) { const float d = keep[b * slice + c] - about; sum += d; squares += d * d; }
+#pragma unroll
+                        for (int m = 16; m; m >>= 1) { sum += __shfl_xor_sync(~0u, sum, m); squares += __shfl_xor_sync(~0u, squares, m); }
+                        if (lane < TEAM) send(at_member(to + sums_at + (member * NB + b) * 8, lane), at_member(bar, lane), sum, squares);
+                    }
+                } else if (thread < NB) s.pivot[!even][thread] = pivot[thread];
+                if (kind == SUB_LOGITS)
+#pragma unroll 1
+                    for (int x = thread; x < slice / 4 * a.B * TEAM; x += STEP_THREADS) {
+                        const int m = x % TEAM, y = x / TEAM; const float4 v = ((const float4 *)keep)[y];
+                        send(at_member(to + member * slice * NB * 4 + y * 16, m), at_member(bar, m), v.x, v.y, v.z, v.w);
+                    }
+                const int rows = columns / 16;
+#pragma unroll 1
+                for (int first = 0; first < rows; first += pass) {
+                    const int count = rows - first < pass ? rows - first : pass;
+#pragma unroll 1
+                    for (int i = 2 * warp; i < count; i += 2 * STEP_WARPS) {     /* two rows at a time */
+                        const bool two = i + 1 < count;
+                        await_row(i);
+                        if (two && !a.log_rows) await_row(i + 1);
+                        const char *w = row_at(i), *v = two ? row_at(i + 1) : w, *x = ring + a.at.x;
+                        Tile c, d; c.clear(); d.clear();
+#pragma unroll 6
+                        for (int k = 0; k < a.tiles; k++, w += Tile::TILE, v += Tile::TILE, x += 16 * sizeof(E)) { c.add(w, x, a.at.x_stride, lane); d.add(v, x, a.at.x_stride, lane); }
+                        c.finish(); d.finish();
+                        if constexpr (NB == 1) {
+                            const uint32_t place = to + ((first + i) * 8 + part) * PAIR + member * 8;
+#pragma unroll
+                            for (int e = 0; e < 2; e++) {
+                                const uint32_t there = at_member(place, 2 * quarter + e), its = at_member(bar, 2 * quarter + e);
+                                send(there, its, c.get(0, 0, lane), c.get(1, 0, lane));
+                                if (two) send(there + 8 * PAIR, its, d.get(0, 0, lane), d.get(1, 0, lane));
                             }
-                            if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
-                        }
-                        barrier_release(&s.empty[stage]);
-                        if (++stage == a.stages) { stage = 0; turn ^= 1; }
-                    }
-                    if (!own) continue;
-                    const int v = (first + n * G) * 8;
-                    auto offer = [&](int b, int column, float y) {
-                        if (b >= a.B || v + column >= f.N) return;
-                        a.logits[(int64_t)b * a.V + v + column] = y;
-#pragma unroll
-                        for (int k = 0; k < NB; k++) if (k == b && (y > best[k] || (y == best[k] && v + column < id[k]))) { best[k] = y; id[k] = v + column; }
-                    };
-                    if constexpr (is_bf16<E>::value) {
-                        if (part < NB) { offer(part, lane % 4 * 2, acc[0] + acc2[0]); offer(part, lane % 4 * 2 + 1, acc[1] + acc2[1]); }
-                    } else {
-#pragma unroll
-                        for (int b = 0; b < NB; b++) {
-                            float y = acc[b] + acc2[b];
-                            y += __shfl_xor_sync(~0u, y, 1); y += __shfl_xor_sync(~0u, y, 2);
-                            if (lane % 4 == 0) offer(b, part, y);
+                        } else if (2 * quarter < a.B) {
+                            const uint32_t place = to + (((first + i) * 16 + 2 * part) * NB / 2 + quarter) * PAIR + member * 8;
+                            const float x = c.get(0, 0, lane), y = c.get(0, 1, lane), z = c.get(1, 0, lane), v = c.get(1, 1, lane);
+                            const float x2 = d.get(0, 0, lane), y2 = d.get(0, 1, lane), z2 = d.get(1, 0, lane), v2 = d.get(1, 1, lane);
+#pragma unroll 1
+                            for (int e = 0; e < TEAM; e++) {
+                                const int m = (member + e) % TEAM; const uint32_t there = at_member(place, m), its = at_member(bar, m);
+                                send(there, its, x, y);
+                                send(there + PAIRS * PAIR, its, z, v);
+                                if (!two) continue;
+                                send(there + 16 * PAIRS * PAIR, its, x2, y2);
+                                send(there + 17 * PAIRS * PAIR, its, z2, v2);
+                            }
                         }
                     }
+                    advance(count);
+                    if (first + count < rows) sync();
                 }
-#pragma unroll
-                for (int b = 0; b < NB; b++) {
-                    for (int m = 16; m; m >>= 1) {
-                        const float v = __shfl_xor_sync(~0u, best[b], m); const int i = __shfl_xor_sync(~0u, id[b], m);
-                        if (v > best[b] || (v == best[b] && i < id[b])) { best[b] = v; id[b] = i; }
+            }
+            /* meanwhile the program, which goes round: sublayer run + 2, and what run + 1 brings along */
+            {
+                const int later = p + 2 < a.phases ? p + 2 : (p + 2) % a.phases;
+                if (thread < (int)sizeof(Sublayer) / 16) fetch((char *)&s.sub[run + 2 & 3] + 16 * thread, (const char *)(a.program + team * a.phases + later) + 16 * thread);
+                if (run >= -1) {
+                    const Sublayer &f = s.sub[run + 1 & 3]; const int c = 4 * (thread % 128);
+                    if (thread >= 128) {                                         /* gain of the norm; bias of the sublayer before */
+                        float *to = (float *)(ring + a.at.norm_w) + !even * slice + c;
+                        if (f.kind != SUB_LOGITS && c < valid) { if (f.norm_w) fetch(to, f.norm_w + from + c); else *(float4 *)to = make_float4(1, 1, 1, 1); }
+                    } else if (c < valid) {
+                        float *to = (float *)(ring + a.at.bias) + !even * slice + c;
+                        if (f.before) fetch(to, f.before + from + c); else *(float4 *)to = make_float4(0, 0, 0, 0);
                     }
-                    if (lane == 0) { s.best[warp][b].value = best[b]; s.best[warp][b].id = id[b]; }
+#pragma unroll 1
+                    for (int n = thread; n < f.rows_a * 8; n += STEP_THREADS) fetch((float2 *)(ring + a.at.sums) + !even * a.columns + 2 * n, f.sums + 2 * n);
+                    if (thread < 2 * f.items) fetch((char *)&s.slots[!even][thread / 2] + thread % 2 * 16, (const char *)(f.cached.slots + team + thread / 2 * a.teams) + thread % 2 * 16);
+                    if (f.kind == SUB_LOGITS)
+#pragma unroll 1
+                        for (int c = 4 * thread; c < a.C; c += 4 * STEP_THREADS) {
+                            if (f.norm_w) fetch((float *)(ring + a.at.last) + c, f.norm_w + c);
+                            if (f.norm_b) fetch((float *)(ring + a.at.last) + a.C + c, f.norm_b + c);
+                        }
                 }
+                if (p < 0) {
+                    if (p == -1) { Patience now = patience; step_begin(a, 0, number, now); }
+                    fetched();
+                    sync();
+                    continue;
+                }
+            }
+            /* mean less pivot, and 1 / deviation, of the rows that this thread sees: the one, or 2 and 3 of a pair of rows */
+            enum { TWO = NB == 1 ? 1 : 2 };
+            float centre[TWO], deviation[TWO];
+            auto arrive = [&] {
+                const char *const sums = sent + (kind == SUB_LOGITS ? slice * NB * 4 * TEAM : columns * NB / 2 * PAIR) + thread % PAIRS * 16;
+                swapped();
+#pragma unroll
+                for (int e = 0; e < TWO; e++) {
+                    float sum = 0, squares = 0;
+#pragma unroll
+                    for (int r = 0; r < TEAM; r++) { const float2 x = *(const float2 *)(sums + r * NB * 8 + 8 * e); sum += x.x; squares += x.y; }
+                    centre[e] = sum * a.over; deviation[e] = rsqrtf(fmaxf(squares * a.over - centre[e] * centre[e], 0.f) + a.epsilon);
+                    if (!normed) { centre[e] = 0; deviation[e] = 1; }
+                    if (thread < PAIRS) s.pivot[!even][TWO * thread + e] = pivot[TWO * thread + e] + centre[e];
+                }
+            };
+            if (kind == SUB_LOGITS) {                                            /* all of the residual stream, normed */
+                arrive();
                 sync();
-                if (threadIdx.x < NB) {
-                    Best x = s.best[0][threadIdx.x];
-                    for (int w = 1; w < STEP_WARPS; w++) { const Best y = s.best[w][threadIdx.x]; if (y.value > x.value || (y.value == x.value && y.id < x.id)) x = y; }
-                    a.best[me * STEP_ROWS + threadIdx.x] = x;
+                if (thread < PAIRS)
+                    for (int e = 0; e < TWO; e++) s.norm[TWO * thread + e] = normed ? make_float2(s.pivot[!even][TWO * thread + e], deviation[e]) : make_float2(0.f, 1.f);
+                sync();
+#pragma unroll 1
+                for (int b = 0; b < a.B; b++)
+#pragma unroll 1
+                    for (int c0 = lane; c0 < slice; c0 += 32) {
+                        const int c = warp * slice + c0; const float *last = (const float *)(ring + a.at.last);
+                        if (c >= a.C) break;
+                        const float x = (*(const float *)(sent + ((warp * NB + b) * slice + c0) * 4) - s.norm[b].x) * s.norm[b].y;
+                        ((E *)(ring + a.at.inner + b * a.at.inner_stride))[c] = from_float<E>(normed ? x * last[c] + last[a.C + c] : x);
+                    }
+                sync();
+                int slot = stage, parity = turn;
+                step_logits<E, NB>(a, slot, parity, step, number);
+                stage = slot; turn = parity;
+                patience.left = patience.left > 0 ? 1 << 20 : 0;
+                continue;
+            }
+            /* two values: columns 2 j and 2 j + 1, or column j / 4 of two rows */
+            auto values_of = [&](int j, float &x, float &y) {
+                const float4 *const p = (const float4 *)(sent + j * PAIR); const float2 *const sums = (const float2 *)(ring + a.at.sums) + even * a.columns;
+                const float4 q = p[0], r = p[1], v = p[2], w = p[3];
+                x = ((q.x + q.z) + (r.x + r.z)) + ((v.x + v.z) + (w.x + w.z)); y = ((q.y + q.w) + (r.y + r.w)) + ((v.y + v.w) + (w.y + w.w));
+                const float2 one = sums[NB == 1 ? 2 * j : j / PAIRS], two = NB == 1 ? sums[2 * j + 1] : one;
+                x = deviation[0] * (x - centre[0] * one.x) + one.y; y = deviation[TWO - 1] * (y - centre[TWO - 1] * two.x) + two.y;
+            };
+            if (columns && kind == SUB_INNER) {
+                const int act = f.act;
+                arrive();
+#pragma unroll 1
+                for (int j = thread; j < columns * NB / 2; j += STEP_THREADS) {
+                    float x, y;
+                    values_of(j, x, y);
+                    x = activate(x, act); y = activate(y, act);
+                    E *to = (E *)(ring + a.at.inner + (NB == 1 ? 0 : j % PAIRS * 2) * a.at.inner_stride) + (NB == 1 ? 2 * j : j / PAIRS);
+                    if (NB == 1) store_two(to, x, y);
+                    else { to[0] = from_float<E>(x); *(E *)((char *)to + a.at.inner_stride) = from_float<E>(y); }
                 }
-            } else {
-                for (int u = first, done = 0; u < f.units; u += G, done++) {
-                    float acc[NB < 4 ? 4 : NB] = {};
-                    for (int q = 0; q < f.chunks; q++) {
-                        const int k0 = q * f.chunk, k = Kp - k0 < f.chunk ? Kp - k0 : f.chunk;
-                        barrier_wait(&s.full[stage], turn);
-                        const char *w = ring + stage * a.stage_bytes + (part * k) * (int)sizeof(E) + quarter, *v = xs + k0 * (int)sizeof(E) + quarter;
-#pragma unroll 4
-                        for (int g = warp; g < k / 32; g += STEP_WARPS) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
-                        barrier_release(&s.empty[stage]);
-                        if (++stage == a.stages) { stage = 0; turn ^= 1; }
+            } else if (columns) {
+                const Cached &c = f.cached; const int D = c.D, items = f.items, wide = a.columns + 4, heads_at = items * NB * (D / 4) * 144; float *const values = (float *)(ring + a.at.values);
+                bool there = false;
+                auto ready = [&] {
+                    if (there) return;
+                    there = true;
+                    arrive();
+#pragma unroll 1
+                    for (int j = thread; j < columns * NB / 2; j += STEP_THREADS) {
+                        float x, y;
+                        values_of(j, x, y);
+                        if (NB == 1) *(float2 *)(values + 2 * j) = make_float2(x, y);
+                        else { float *to = values + j % PAIRS * 2 * wide + j / PAIRS; to[0] = x; to[wide] = y; }
                     }
-                    float *to = s.red[done % STEP_PARALLEL][warp];
-                    if constexpr (is_bf16<E>::value) { if (part < NB) *(float2 *)(to + part * 8 + lane % 4 * 2) = make_float2(acc[0], acc[1]); }
-                    else
-#pragma unroll
-                        for (int b = 0; b < NB; b++) {
-                            float y = acc[b];
-                            y += __shfl_xor_sync(~0u, y, 1); y += __shfl_xor_sync(~0u, y, 2);
-                            if (lane % 4 == 0) to[b * 8 + part] = y;
-                        }
-                    if (done % STEP_PARALLEL + 1 < STEP_PARALLEL && u + G < f.units) continue;
+                    expect(items * a.B * (D * 4 + 4));
                     sync();
-                    const int begin = done / STEP_PARALLEL * STEP_PARALLEL, count = (done - begin + 1) * NB * 8;
-                    for (int x0 = 0; x0 < count; x0 += STEP_THREADS) {
-                        const int x = x0 + threadIdx.x, n = x / (NB * 8), b = x / 8 % NB, v = (first + (begin + n) * G) * 8 + x % 8; const bool in = x < count && b < a.B && v < f.N;
-                        float y = 0;
-                        if (x < count) for (int w = 0; w < STEP_WARPS; w++) y += s.red[n][w][x % (NB * 8)];
-                        if (in && f.bias) y += begin ? f.bias[v] : s.bias[n][x % 8];
-                        if (f.output == OUT_QKV) { if (in) tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number); }
-                        else if (f.output == OUT_X) {
-                            if (in) { y += s.own[begin + n][x % (NB * 8)]; s.own[begin + n][x % (NB * 8)] = y; tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number); }
+                };
+                int base = 0;
+#pragma unroll 1
+                for (int item = 0; item < items; item++) {
+                    const bool live = s.slots[even][item].live >= 0;
+#pragma unroll 1
+                    for (int b = 0; b < a.B; b++) {
+                        const float *const token = values + b * wide + base; const int i = a.position[b] < 0 ? -1 : a.position[b] + step;
+                        auto put = [&](int m, int d, const float (&v)[4], float lse) {
+                            const uint32_t to = shared_address(buffer()), bar = at_member(barrier(), m); const int head = item * NB + b;
+                            send(at_member(to + (head * (D / 4) + d / 4) * 144 + member * 16, m), bar, v[0], v[1], v[2], v[3]);
+                            if (d == 0) send(at_member(to + heads_at + head * 32 + member * 4, m), bar, lse);
+                        };
+                        if (live) {
+                            float o[8] = {}, m = -INFINITY, l = 0;
+                            attend_live<E, 8>(c, s.slots[even][item].live, b, i, member, TEAM, s.rotation[b], o, m, l, ready, [&](int q) { return token + q * D; });
+                            if (i < 0) ready();
+                            attend_join<8, TEAM>(D, o, m, l, 0.f, s.attend, put);
                         } else {
-                            y = activate(y, f.act);
-                            if constexpr (is_bf16<E>::value) {
-                                const float z = __shfl_down_sync(~0u, y, 1);
-                                if (in && x % 2 == 0) tell(f.out + ((int64_t)b * f.N + v) / 2, pack<bf16>(y, z), a.number);
-                            } else if (in) tell(f.out + (int64_t)b * f.N + v, __float_as_uint(y), a.number);
+                            float o[8] = {};
+                            ready();
+                            attend_fixed<E, 8>(c, s.slots[even][item], b, i, member, TEAM, token, s.attend, o);
+                            attend_join<8, TEAM>(D, o, 0.f, 0.f, (float)TEAM, s.attend, put);
                         }
                     }
-                    sync();
+                    base += live ? 3 * D : D;
+                }
+                ready();
+                const char *const parts = buffer();
+                swapped();
+#pragma unroll 1
+                for (int n = thread; n < items * a.B * (D / 4); n += STEP_THREADS) {
+                    int head = 0, d = n;
+                    if (items * a.B > 1) { head = n / (D / 4); d = n - head * (D / 4); }
+                    const int item = a.B == 1 ? head : head / a.B, b = head - item * a.B, at = item * NB + b; const char *const x = parts + (at * (D / 4) + d) * 144;
+                    float lse[TEAM]; *(float4 *)lse = *(const float4 *)(parts + heads_at + at * 32); *(float4 *)(lse + 4) = *(const float4 *)(parts + heads_at + at * 32 + 16);
+                    float top = lse[0], sum = 0, y[4] = {};
+#pragma unroll
+                    for (int r = 1; r < TEAM; r++) top = fmaxf(top, lse[r]);
+                    const float level = top == -INFINITY ? 0.f : top;
+#pragma unroll
+                    for (int r = 0; r < TEAM; r++) {
+                        const float w = exp2_fast(lse[r] - level); const float4 v = *(const float4 *)(x + 16 * r);
+                        sum += w; y[0] += w * v.x; y[1] += w * v.y; y[2] += w * v.z; y[3] += w * v.w;
+                    }
+                    const float scale = sum > 0 ? __fdividef(1, sum) : 0.f;
+                    E *to = (E *)(ring + a.at.inner + b * a.at.inner_stride) + item * D + 4 * d;
+                    store_two(to, y[0] * scale, y[1] * scale); store_two(to + 2, y[2] * scale, y[3] * scale);
+                }
+            }
+            const int rows = f.rows_b;
+            fetched();
+            sync();
+            /* B: the team's part of this slice, 16 columns a warp */
+            Tile c[2], d[2]; c[0].clear(); c[1].clear(); d[0].clear(); d[1].clear();
+#pragma unroll 1
+            for (int first = 0; first < rows; first += pass) {
+                const int count = rows - first < pass ? rows - first : pass; const char *const end = ring + a.stages * a.slot;
+#pragma unroll 1
+                for (int i = 0; i < count; i += 1 << a.log_rows) await_row(i);
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    const int tile = warp + k * STEP_WARPS;
+                    if (tile >= a.tiles) continue;
+                    const char *w = row_at(0) + tile * Tile::TILE, *x = ring + a.at.inner + first * 16 * (int)sizeof(E);
+                    auto down = [&] { w += row_bytes; if (w >= end) w -= a.stages * a.slot; };
+                    int i = 0;
+#pragma unroll 2
+                    for (; i + 2 <= count; i += 2, x += 32 * sizeof(E)) {
+                        c[k].add(w, x, a.at.inner_stride, lane); down();
+                        d[k].add(w, x + 16 * sizeof(E), a.at.inner_stride, lane); down();
+                    }
+                    if (i < count) c[k].add(w, x, a.at.inner_stride, lane);
+                }
+                advance(count);
+                if (first + count < rows) sync();
+            }
+            uint64_t *const words = a.passed + ((size_t)((number + 1 & 1) * TEAM + member) * TEAMS + team) * (NB * slice) + 2 * part;
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                if (warp + k * STEP_WARPS >= a.tiles) continue;
+#pragma unroll
+                for (int e = 0; e < (int)(sizeof c[k].c / 4); e++) c[k].c[e] += d[k].c[e];
+                c[k].finish();
+#pragma unroll
+                for (int e = 0; e < TWO; e++) {
+                    const int b = NB == 1 ? quarter : 2 * quarter + e;
+                    if (b < a.B) tell(words + (NB == 1 ? 0 : b * slice) + (warp + k * STEP_WARPS) * 16, c[k].get(0, e, lane), c[k].get(1, e, lane), number + 1);
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < (int)(sizeof next / 4); i++) {
-            const int x = threadIdx.x + i * STEP_THREADS;
-            if (p + 1 < a.phases && x < (int)(sizeof(Phase) / 4)) ((int *)&s.phase[(p + 1) & 1])[x] = next[i];
-        }
-        sync();
-    }
+    team_sync();
 #endif
 }
 
-/* w [K,N] -> units of eight columns, chunks of their inner index: out [unit,chunk,8,k], zeros for k >= K and columns past N */
-template <class E> __global__ void step_pack(E *out, const float *w, int K, int Kp, int N, int units, int chunk)
+/* w [K,N] -> tiles in the order in which `Columns` reads them: out [member,row,tile].  A row is 16 of A's columns (B: of its inner units), named by
+   index (below 0: none), a tile 16 places of the member's slice. */
+template <class E> __global__ void step_pack(E *out, const float *w, int N, const int *index, int tiles, int C, int b)
 {
-    __shared__ float tile[32][33];
-    const int k0 = blockIdx.x * 32, n0 = blockIdx.y * 32;
-    for (int y = threadIdx.y; y < 32; y += 8) tile[y][threadIdx.x] = k0 + y < K && n0 + (int)threadIdx.x < N ? w[(int64_t)(k0 + y) * N + n0 + threadIdx.x] : 0.f;
+    const int row = blockIdx.x, tile = blockIdx.y, member = blockIdx.z, m = threadIdx.y, k = threadIdx.x, column = m % 8 * 2 + m / 8, at = member * tiles * 16 + tile * 16 + (b ? column : k), named = index[row * 16 + (b ? k : column)];
+    const float x = at < C && named >= 0 ? w[b ? (int64_t)named * N + at : (int64_t)at * N + named] : 0.f;
+    const int lane = m % 8 * 4 + k % 8 / 2, place = is_bf16<E>::value ? lane * 8 + (m / 8 + 2 * (k / 8)) * 2 + k % 2 : m / 8 * 128 + lane * 4 + k / 8 * 2 + k % 2;
+    out[(((int64_t)member * gridDim.x + row) * tiles + tile) * 256 + place] = from_float<E>(x);
+}
+/* what A's columns get once the sums over the input are known: gain . w, and shift . w + bias */
+template <class E> __global__ void step_sums(float2 *out, const float *w, int N, const int *index, int K, const float *gain, const float *shift, const float *bias)
+{
+    __shared__ float2 part[32][33];
+    const int n = index[blockIdx.x * 32 + threadIdx.x]; float2 y = make_float2(0.f, 0.f);
+    if (n >= 0)
+        for (int k = threadIdx.y; k < K; k += 32) {
+            const float x = to_float(from_float<E>(w[(int64_t)k * N + n]));
+            if (gain) y.x += gain[k] * x;
+            if (shift) y.y += shift[k] * x;
+        }
+    part[threadIdx.y][threadIdx.x] = y;
     __syncthreads();
-    for (int y = threadIdx.y; y < 32; y += 8) {
-        const int n = n0 + y, k = k0 + threadIdx.x, q = k / chunk, size = Kp - q * chunk < chunk ? Kp - q * chunk : chunk;
-        if (n < units * 8 && k < Kp) out[(int64_t)(n / 8) * Kp * 8 + (int64_t)q * chunk * 8 + (int64_t)(n % 8) * size + (k - q * chunk)] = from_float<E>(tile[threadIdx.x][y]);
-    }
+    if (threadIdx.y) return;
+    for (int k = 1; k < 32; k++) { y.x += part[k][threadIdx.x].x; y.y += part[k][threadIdx.x].y; }
+    if (n >= 0 && bias) y.y += bias[n];
+    out[blockIdx.x * 32 + threadIdx.x] = y;
 }
 
 /* ---- what decoding derives from a layer's heads: slots, and tables of the patterns as far as a session goes ---- */
@@ -4414,6 +4771,19 @@ int64_t ring_rows_of(const gpts_heads *heads, size_t s, int64_t capacity)
 {
     const int64_t S = (int64_t)heads->S, W = heads->tail_start ? heads->tail_start[s] : S, rows = (((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS + 1) * TILE_ROWS;
     return W < S && rows < capacity ? rows : capacity;
+}
+bool linear_head(const gpts_heads *heads, int k)
+{
+    const int fixed = heads->static_slot[k];
+    return fixed >= 0 && heads->tail_start && (size_t)heads->tail_start[fixed] < heads->S;
+}
+/* kept heads as decoding takes them: those that split first, then the linear ones */
+std::vector<int> slot_order(const gpts_heads *heads)
+{
+    std::vector<int> order;
+    for (int linear = 0; linear < 2; linear++)
+        for (int k = 0; k < (int)heads->K; k++) if (linear_head(heads, k) == (linear == 1)) order.push_back(k);
+    return order;
 }
 bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t capacity, Prepared &pre)
 {
@@ -4439,18 +4809,17 @@ bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t cap
     std::vector<Slot> list; std::vector<int> ring(heads->n);
     int at = 0;
     for (size_t s = 0; s < heads->n; s++) { ring[s] = at; at += (int)ring_rows_of(heads, s, capacity); }
-    for (int linear = 0; linear < 2; linear++) {
-        for (size_t k = 0; k < heads->K; k++) {
-            Slot h; memset(&h, 0, sizeof h);
-            h.slot = (int)k; h.live = heads->live_slot[k]; h.fixed = heads->static_slot[k];
-            if (h.fixed >= 0) {
-                const int64_t W = heads->tail_start ? heads->tail_start[h.fixed] : (int64_t)heads->S;
-                h.linear = W < (int64_t)heads->S; h.ring = ring[h.fixed]; h.rows = (int)ring_rows_of(heads, (size_t)h.fixed, capacity);
-                h.reach = h.linear ? int(((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS) : 1 << 30; h.shift = h.linear ? int(h.reach * TILE_ROWS + 1 - W) : 0;
-            }
-            if (h.linear == linear) list.push_back(h);
+    plan.splitting = 0;
+    for (const int k : slot_order(heads)) {
+        Slot h; memset(&h, 0, sizeof h);
+        h.slot = k; h.live = heads->live_slot[k]; h.fixed = heads->static_slot[k]; h.linear = linear_head(heads, k);
+        if (h.fixed >= 0) {
+            const int64_t W = heads->tail_start ? heads->tail_start[h.fixed] : (int64_t)heads->S;
+            h.ring = ring[h.fixed]; h.rows = (int)ring_rows_of(heads, (size_t)h.fixed, capacity);
+            h.reach = h.linear ? int(((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS) : 1 << 30; h.shift = h.linear ? int(h.reach * TILE_ROWS + 1 - W) : 0;
         }
-        if (!linear) plan.splitting = (int)list.size();
+        plan.splitting += !h.linear;
+        list.push_back(h);
     }
     if (!plan.slots && !fine(g, cudaMalloc((void **)&plan.slots, 256 * sizeof(Slot)), "the heads of a session")) { plan.slots = 0; return false; }
     if (!fine(g, cudaMemcpyAsync(plan.slots, list.data(), list.size() * sizeof(Slot), cudaMemcpyHostToDevice, g.stream), "the heads of a session") ||
@@ -4507,119 +4876,170 @@ void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cac
 }
 
 /* ---- the plan of a session's steps: the program, the words, the weights as the blocks read them ---- */
+struct StepSource { int a, b; const float *gain, *shift, *bias; };               /* tensors of a sublayer's products, or -1 */
 struct StepPlan {
-    std::vector<Phase> phases; std::vector<int> matrix;                         /* the tensor that a phase's weights come from, or -1 */
-    char *memory; size_t words, weights, program;                               /* offsets */
-    int *failed; bool registered; uint32_t number; unsigned version; int units_x, row, stages, bytes; bool ready;
+    std::vector<Sublayer> program; std::vector<StepSource> sources;              /* [team,phase], [phase] */
+    std::vector<int> layer, index; std::vector<size_t> index_a, index_b;         /* [phase]; places of columns and inner units in `index`, by [team,phase] */
+    Step step; char *memory; size_t passed, program_at, index_at, frequency_at;  /* offsets */
+    int *failed; bool registered; uint32_t number; unsigned version; int bytes; bool ready;
 };
-enum { STEP_STAGE = 12288, STEP_READ = 16384 };
+enum { STEP_STAGE = 12288, STEP_READ = 16384, STEP_C = 2048 };
 
-template <class E> const void *step_kernel(int B)
-{
-    return B == 1 ? (const void *)step_run<E, 1> : (const void *)step_run<E, 8>;
-}
+template <class E> const void *step_kernel(int NB) { return NB == 1 ? (const void *)step_run<E, 1> : (const void *)step_run<E, STEP_ROWS>; }
 
-/* a Hopper device and code for sm_90a in this build: elsewhere step_run is empty */
-bool step_possible()
+/* teams that run at once: none but on a Hopper device and with code for sm_90a in this build, for elsewhere step_run is empty */
+int step_teams(const void *kernel, int shared)
 {
-    int device = 0, major = 0, cooperative = 0; cudaFuncAttributes f;
-    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
-           cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && cooperative &&
-           cudaFuncGetAttributes(&f, step_run<bf16, 1>) == cudaSuccess && f.ptxVersion >= 90;
+    int device = 0, major = 0, cooperative = 0, teams = 0; cudaFuncAttributes f; cudaLaunchConfig_t launch; cudaLaunchAttribute cluster;
+    memset(&launch, 0, sizeof launch); memset(&cluster, 0, sizeof cluster);
+    cluster.id = cudaLaunchAttributeClusterDimension; cluster.val.clusterDim.x = TEAM; cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    launch.gridDim = dim3(TEAM); launch.blockDim = dim3(STEP_THREADS + 32); launch.dynamicSmemBytes = (size_t)shared; launch.attrs = &cluster; launch.numAttrs = 1;
+    const bool possible = cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
+        cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && cooperative && cudaFuncGetAttributes(&f, kernel) == cudaSuccess && f.ptxVersion >= 90 &&
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) == cudaSuccess && cudaOccupancyMaxActiveClusters(&teams, kernel, &launch) == cudaSuccess;
+    cudaGetLastError();
+    return !possible ? 0 : teams < TEAMS ? teams : TEAMS;
 }
-/* whether the step can run in one launch here; fills p.phases, but for addresses, which are offsets until `base` is known */
+/* shared memory behind a.stages slots; returns the bytes of all */
+int step_layout(Step &a, int NB, int es)
+{
+    StepLayout &l = a.at; int at = a.stages * a.slot;
+    auto take = [&](int bytes) { const int o = at; at += (bytes + 15) / 16 * 16; return o; };
+    l.x_stride = a.slice * es + 16; l.inner_stride = (a.inner > a.C ? a.inner : a.C) * es + 16;
+    l.x = take(NB * l.x_stride); l.inner = take(NB * l.inner_stride); l.keep = take(NB * a.slice * 4); l.values = take(NB * (a.columns + 4) * 4); l.exchange = take(2 * a.exchange);
+    l.norm_w = take(2 * a.slice * 4); l.bias = take(2 * a.slice * 4); l.sums = take(2 * a.columns * 8); l.last = take(2 * a.C * 4);
+    l.shared = take((int)sizeof(StepShared));
+    return l.bytes = at + 128;
+}
+/* whether the step can run in one launch here; fills the program, but for addresses, which are offsets until the memory is there */
 bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
 {
-    gpts_model *m = s->model; const gpts_config &config = m->config;
-    const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size; const int es = (int)g.size(), G = processor_count();
-    if (s->B > STEP_ROWS || !step_possible() || C % 32 || C > STEP_C || D % 16 || D > MAX_D || F % 8 || (C / 8 + G - 1) / G > STEP_PARALLEL || config.n_layer > STEP_LAYERS) return false;
-    size_t at = 0, layer = 0; int64_t widest = C; const uint64_t *x = 0;
+    gpts_model *m = s->model; const gpts_config &config = m->config; Step &a = p.step;
+    const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size; const int es = (int)g.size(), NB = s->B == 1 ? 1 : STEP_ROWS;
+    int limit = 0;
+    if (s->B > STEP_ROWS || C % 32 || C > STEP_C || D % 16 || D > MAX_D || cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, g.device) != cudaSuccess) return false;
+    const size_t teams = (size_t)step_teams(es == 2 ? step_kernel<bf16>(NB) : step_kernel<float>(NB), limit);
+    if (!teams) return false;
+    a.teams = (int)teams; a.B = (int)s->B; a.C = (int)C; a.V = (int)V; a.D = (int)D; a.epsilon = (float)config.layer_norm_epsilon; a.over = 1 / (float)C;
+    a.slice = (int)((C + 16 * TEAM - 1) / (16 * TEAM) * 16); a.tiles = a.slice / 16;
+    const int row = a.tiles * 256 * es;
+    while (row << (a.log_rows + 1) <= STEP_STAGE) a.log_rows++;
+    a.slot = row << a.log_rows;
+    size_t at = 0, items = 0; std::vector<Sublayer> subs; const float *before = 0;
     auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 127) / 128 * 128; return o; };
-    auto over = [](uint32_t d) { return d == 1 ? 0u : (uint32_t)((((uint64_t)1 << 32) + d - 1) / d); };
-    auto words = [&](size_t count) { return (uint64_t *)(take(count * 8) + 1); };            /* + 1: tells an offset from NULL */
     auto data = [&](size_t l, gpts_parameter kind) { const int32_t t = m->layers[l].tensor[kind]; return t < 0 ? (const float *)0 : m->tensors[t].data; };
-    auto product = [&](int input, int output, int64_t K, int64_t N, const float *bias, int act, int matrix) -> Phase & {
-        Phase f; memset(&f, 0, sizeof f);
-        f.layer = (int)layer; f.input = input; f.output = output; f.act = act; f.K = (int)K; f.Kp = (int)((K + 31) / 32 * 32); f.N = (int)N; f.units = (int)((N + 7) / 8); f.bias = bias;
-        const int most = STEP_STAGE / (8 * es);
-        f.chunks = (f.Kp + most - 1) / most; f.chunk = ((f.Kp + f.chunks - 1) / f.chunks + 31) / 32 * 32; f.chunks = (f.Kp + f.chunk - 1) / f.chunk;
-        f.first = output == OUT_X ? 0 : (int)(C / 8 % G); f.direct = output == OUT_LOGITS;
-        if (f.Kp > widest) widest = f.Kp;
-        p.phases.push_back(f); p.matrix.push_back(matrix);
-        return p.phases.back();
+    typedef std::vector<std::vector<int>> Shares;                                /* what each team has: A's columns, B's inner units */
+    auto add = [&](int kind, int act, size_t l, const StepSource &from, const Shares &columns, const Shares &units, const Cached *cached) {
+        for (size_t team = 0; team < teams; team++) {
+            Sublayer f; memset(&f, 0, sizeof f);
+            auto list = [&](const std::vector<int> &x, std::vector<size_t> &places) {
+                places.push_back(p.index.size());
+                p.index.insert(p.index.end(), x.begin(), x.end());
+                p.index.resize(places.back() + (x.size() + 31) / 32 * 32, -1);
+                return (int)((x.size() + 15) / 16);
+            };
+            f.kind = kind; f.act = act; f.norm = from.gain != 0; f.norm_w = from.gain; f.norm_b = from.shift; f.before = before;
+            f.rows_a = list(columns[team], p.index_a); f.rows_b = list(units[team], p.index_b);
+            if (f.rows_a) f.a = (const char *)(take((size_t)f.rows_a * TEAM * row) + 1);
+            if (f.rows_b) f.b = (const char *)(take((size_t)f.rows_b * TEAM * row) + 1);
+            if (f.rows_a) f.sums = (const float2 *)(take((size_t)(f.rows_a + 1) / 2 * 32 * sizeof(float2)) + 1);
+            if (cached) { f.cached = *cached; f.items = (int)(units[team].size() / (size_t)D); }
+            if ((size_t)f.items > items) items = (size_t)f.items;
+            if (f.rows_a * 16 > a.columns) a.columns = f.rows_a * 16;
+            if (f.rows_b * 16 > a.inner) a.inner = f.rows_b * 16;
+            subs.push_back(f);
+        }
+        p.sources.push_back(from); p.layer.push_back((int)l);
     };
-    auto normed = [&](Phase &f, const float *w, const float *b) { f.norm = w != 0; f.norm_w = w; f.norm_b = b; f.in = x; f.input = x ? IN_X : IN_EMBEDDING; };
+    auto inner = [&](size_t l, int64_t units, int act, const StepSource &from) {
+        Shares share(teams); const int64_t pieces = (units + 15) / 16;
+        for (size_t team = 0; team < teams; team++)
+            for (int64_t u = pieces * (int64_t)team / (int64_t)teams * 16; u < pieces * (int64_t)(team + 1) / (int64_t)teams * 16; u++) share[team].push_back(u < units ? (int)u : -1);
+        add(SUB_INNER, act, l, from, share, share, 0);
+    };
     for (size_t l = 0; l < (size_t)config.n_layer; l++) {
         const gpts_layer &y = m->layers[l]; const gpts_heads &h = y.heads;
-        layer = l;
-        if (y.window > 1 || y.hidden % 8 || (!y.hidden && !h.K)) return false;
-        const int64_t K = (int64_t)h.K * D, N = (2 * (int64_t)h.U + (int64_t)h.K) * D, inner = (int64_t)y.hidden;
+        if (y.window > 1 || (!y.hidden && !h.K)) return false;
         if (y.hidden) {
-            Phase &f = product(IN_X, OUT_HIDDEN, C, inner, data(l, GPTS_P_APPROX_FC_B), config.approx_activation, y.tensor[GPTS_P_APPROX_FC_W]);
-            normed(f, data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B)); const uint64_t *hidden = f.out = words(s->B * inner);
-            Phase &o = product(IN_HIDDEN, OUT_X, inner, C, data(l, GPTS_P_APPROX_PROJ_B), 0, y.tensor[GPTS_P_APPROX_PROJ_W]);
-            o.in = hidden; x = o.out = words(s->B * C);
+            inner(l, (int64_t)y.hidden, config.approx_activation, { y.tensor[GPTS_P_APPROX_FC_W], y.tensor[GPTS_P_APPROX_PROJ_W], data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B), data(l, GPTS_P_APPROX_FC_B) });
+            before = data(l, GPTS_P_APPROX_PROJ_B);
         } else {
-            Phase &f = product(IN_X, OUT_QKV, C, N, data(l, GPTS_P_ATTN_B), 0, y.tensor[GPTS_P_ATTN_W]);
-            normed(f, data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B)); const uint64_t *qkv = f.out = words(s->B * N);
-            Phase a; memset(&a, 0, sizeof a);
-            a.attention = 1; a.layer = (int)l; a.in = qkv; const uint64_t *parts = a.out = words(s->B * h.K * MAX_SPLITS * D / (es == 2 ? 2 : 1));
-            if (!cached_of(g, a.cached, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D), config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
-            p.phases.push_back(a); p.matrix.push_back(-1);
-            Phase &o = product(IN_HEADS, OUT_X, K, C, data(l, GPTS_P_ATTN_PROJ_B), 0, y.tensor[GPTS_P_ATTN_PROJ_W]);
-            o.in = parts; o.cached = a.cached; o.per = (int)D / (es == 2 ? 4 : 2); o.by_per = over((uint32_t)o.per); o.by_heads = over((uint32_t)h.K); x = o.out = words(s->B * C);
+            Shares columns(teams), units(teams); Cached c; const std::vector<int> order = slot_order(&h);
+            for (size_t i = 0; i < order.size(); i++) {
+                const int k = order[i], u = h.live_slot[k]; const size_t team = i % teams;
+                for (int part = u < 0 ? 2 : 0; part < 3; part++)
+                    for (int d = 0; d < (int)D; d++) columns[team].push_back((part * (int)h.U + (part < 2 ? u : k)) * (int)D + d);
+                for (int d = 0; d < (int)D; d++) units[team].push_back(k * (int)D + d);
+            }
+            if (!cached_of(g, c, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D), config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
+            add(SUB_ATTENTION, 0, l, { y.tensor[GPTS_P_ATTN_W], y.tensor[GPTS_P_ATTN_PROJ_W], data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B), data(l, GPTS_P_ATTN_B) }, columns, units, &c);
+            before = data(l, GPTS_P_ATTN_PROJ_B);
         }
         if (!F) continue;
-        Phase &f = product(IN_X, OUT_HIDDEN, C, F, data(l, GPTS_P_MLP_FC_B), config.activation, y.tensor[GPTS_P_MLP_FC_W]);
-        normed(f, data(l, GPTS_P_LN_2_W), data(l, GPTS_P_LN_2_B)); const uint64_t *hidden = f.out = words(s->B * F);
-        Phase &o = product(IN_HIDDEN, OUT_X, F, C, data(l, GPTS_P_MLP_PROJ_B), 0, y.tensor[GPTS_P_MLP_PROJ_W]);
-        o.in = hidden; x = o.out = words(s->B * C);
+        inner(l, F, config.activation, { y.tensor[GPTS_P_MLP_FC_W], y.tensor[GPTS_P_MLP_PROJ_W], data(l, GPTS_P_LN_2_W), data(l, GPTS_P_LN_2_B), data(l, GPTS_P_MLP_FC_B) });
+        before = data(l, GPTS_P_MLP_PROJ_B);
     }
-    Phase &f = product(IN_X, OUT_LOGITS, C, V, 0, 0, -1);
-    const float *w = 0, *b = 0;
-    for (size_t i = 0; i < m->n_tensors; i++) { if (m->tensors[i].kind == GPTS_P_LN_F_W) w = m->tensors[i].data; if (m->tensors[i].kind == GPTS_P_LN_F_B) b = m->tensors[i].data; }
-    normed(f, w, b);
-    p.words = at;
-    const size_t logits = take(s->B * V * 4), best = take((size_t)2 * G * STEP_ROWS * sizeof(Best)), chosen = take(1);
-    (void)logits; (void)best; (void)chosen;
-    p.weights = at;
-    for (size_t i = 0; i < p.phases.size(); i++)
-        if (p.matrix[i] >= 0) p.phases[i].w = (const char *)(take((size_t)p.phases[i].units * 8 * p.phases[i].Kp * es) + 1);
-    p.program = take(p.phases.size() * sizeof(Phase));
-    int limit = 0;
-    cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, g.device);
-    const int NB = s->B == 1 ? 1 : 8; const int64_t row = widest * es + 16, fixed = NB * row + NB * C * 4 + (int64_t)sizeof(StepShared) + 256;
-    p.row = (int)row; p.stages = (int)((limit - fixed) / STEP_STAGE); p.units_x = (int)((C / 8 + G - 1) / G);
-    if (p.stages > STEP_STAGES) p.stages = STEP_STAGES;
-    if (limit < fixed || p.stages < 3) return false;
-    p.bytes = (int)(p.stages * STEP_STAGE + fixed);
+    StepSource last = { -1, -1, 0, 0, 0 };
+    for (size_t i = 0; i < m->n_tensors; i++) { if (m->tensors[i].kind == GPTS_P_LN_F_W) last.gain = m->tensors[i].data; if (m->tensors[i].kind == GPTS_P_LN_F_B) last.shift = m->tensors[i].data; }
+    add(SUB_LOGITS, 0, 0, last, Shares(teams), Shares(teams), 0);
+    a.phases = (int)p.sources.size();
+    if (items > STEP_ITEMS) return false;
+    for (size_t team = 0; team < teams; team++)                                  /* by phase -> by team */
+        for (size_t i = 0; i < p.sources.size(); i++) p.program.push_back(subs[i * teams + team]);
+    auto most = [](int x, int y) { return x > y ? x : y; };
+    a.exchange = most(most(a.columns / 2 * pair_bytes(NB), a.slice * 4 * TEAM) + 8 * TEAM, (int)items * (a.D / 4 * 144 + 32)) * NB;
+    const int fixed = step_layout(a, NB, es);
+    a.stages = (limit - fixed) / a.slot;
+    if (a.stages > STEP_STAGES) a.stages = STEP_STAGES;
+    if (fixed > limit || a.stages < 3) return false;
+    p.bytes = step_layout(a, NB, es);
+    p.program_at = take(p.program.size() * sizeof(Sublayer)); p.index_at = take(p.index.size() * 4);
+    if (config.position == GPTS_POSITION_ROPE) p.frequency_at = take((size_t)(D / 2) * 8);
+    const size_t logits = take(s->B * V * 4);
+    p.passed = at;
+    const size_t passed = take((size_t)2 * TEAM * TEAMS * NB * a.slice * 8), best = take((size_t)2 * TEAM * TEAMS * STEP_ROWS * 16);
     void *memory = 0;
     if (cudaMalloc(&memory, at) != cudaSuccess || cudaHostAlloc((void **)&p.failed, sizeof(int), cudaHostAllocMapped) != cudaSuccess) { cudaGetLastError(); if (memory) cudaFree(memory); return false; }
     p.memory = (char *)memory; *p.failed = 0;
     auto place = [&](auto &q) { if (q) q = (std::remove_reference_t<decltype(q)>)(p.memory + ((uintptr_t)q - 1)); };
-    for (size_t i = 0; i < p.phases.size(); i++) { place(p.phases[i].in); place(p.phases[i].out); place(p.phases[i].w); }
+    for (Sublayer &f : p.program) { place(f.a); place(f.b); place(f.sums); }
+    a.program = (const Sublayer *)(p.memory + p.program_at); a.logits = (float *)(p.memory + logits); a.passed = (uint64_t *)(p.memory + passed); a.best = (uint64_t *)(p.memory + best); a.failed = p.failed;
+    a.frequency = config.position == GPTS_POSITION_ROPE ? (const double *)(p.memory + p.frequency_at) : 0;
+    a.wte = m->tensors[0].data; a.wpe = config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0; a.stream = p.program_at + (size_t)V * (size_t)C * g.size() > ((size_t)32 << 20);
     p.registered = cudaHostRegister(s->logits, s->B * (size_t)V * 4, cudaHostRegisterDefault) == cudaSuccess;
     cudaGetLastError();
-    const void *kernel = es == 2 ? step_kernel<bf16>(NB) : step_kernel<float>(NB);
-    return fine(g, cudaMemsetAsync(p.memory, 0, p.words, g.stream), "the words of a step") &&
-           fine(g, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, limit), "a step's shared memory");
+    return fine(g, cudaMemsetAsync(p.memory + p.passed, 0, at - p.passed, g.stream), "the words of a step");
 }
 /* weights and program follow the model's parameters */
 void step_refresh(Gpu &g, gpts_session *s, StepPlan &p)
 {
-    gpts_model *m = s->model; char *base; Memory *memory = memory_of(g, m->parameters, &base);
+    gpts_model *m = s->model; char *base; Memory *memory = memory_of(g, m->parameters, &base); const Step &a = p.step;
     if (p.number && memory && memory->version == p.version) return;
-    for (size_t i = 0; i < p.phases.size(); i++) {
-        Phase &f = p.phases[i];
-        if (f.output == OUT_LOGITS && !f.attention) { f.w = (const char *)factor(g, m->config.tie_word_embeddings ? m->tensors[0].data : m->tensors[m->n_tensors - 1].data); continue; }
-        if (p.matrix[i] < 0) continue;
-        const dim3 blocks((unsigned)(f.Kp / 32), (unsigned)((f.units * 8 + 31) / 32)), threads(32, 8);
-        const float *w = m->tensors[p.matrix[i]].data;
-        if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<blocks, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.w, w, f.K, f.Kp, f.N, f.units, f.chunk);
-        else step_pack<float><<<blocks, threads, 0, g.stream>>>((float *)(uintptr_t)f.w, w, f.K, f.Kp, f.N, f.units, f.chunk);
-    }
+    std::vector<double> frequency;
+    for (int d = 0; a.frequency && d < a.D / 2; d++) frequency.push_back(pow(m->config.rope_theta, -2.0 * d / a.D));
+    if (a.frequency) fine(g, cudaMemcpyAsync(p.memory + p.frequency_at, frequency.data(), frequency.size() * 8, cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    fine(g, cudaMemcpyAsync(p.memory + p.index_at, p.index.data(), p.index.size() * 4, cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    const void *output = factor(g, m->config.tie_word_embeddings ? m->tensors[0].data : m->tensors[m->n_tensors - 1].data);
+    for (int i = 0; i < a.phases; i++)
+        for (int team = 0; team < a.teams; team++) {
+            Sublayer &f = p.program[(size_t)(team * a.phases + i)]; const StepSource &from = p.sources[(size_t)i];
+            if (f.kind == SUB_LOGITS) { f.a = (const char *)output; continue; }
+            const int *columns = (const int *)(p.memory + p.index_at) + p.index_a[(size_t)(i * a.teams + team)], *units = (const int *)(p.memory + p.index_at) + p.index_b[(size_t)(i * a.teams + team)];
+            const gpts_tensor &wa = m->tensors[from.a], &wb = m->tensors[from.b]; const dim3 threads(16, 16), square(32, 32), to_a((unsigned)f.rows_a, (unsigned)a.tiles, TEAM), to_b((unsigned)f.rows_b, (unsigned)a.tiles, TEAM);
+            const int N = (int)wa.size / a.C;
+            if (f.rows_a) {
+                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_a, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.a, wa.data, N, columns, a.tiles, a.C, 0);
+                else step_pack<float><<<to_a, threads, 0, g.stream>>>((float *)(uintptr_t)f.a, wa.data, N, columns, a.tiles, a.C, 0);
+                if (g.type == GPTS_GPU_BF16) step_sums<bf16><<<(unsigned)(f.rows_a + 1) / 2, square, 0, g.stream>>>((float2 *)(uintptr_t)f.sums, wa.data, N, columns, a.C, from.gain, from.shift, from.bias);
+                else step_sums<float><<<(unsigned)(f.rows_a + 1) / 2, square, 0, g.stream>>>((float2 *)(uintptr_t)f.sums, wa.data, N, columns, a.C, from.gain, from.shift, from.bias);
+            }
+            if (f.rows_b) {
+                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_b, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.b, wb.data, a.C, units, a.tiles, a.C, 1);
+                else step_pack<float><<<to_b, threads, 0, g.stream>>>((float *)(uintptr_t)f.b, wb.data, a.C, units, a.tiles, a.C, 1);
+            }
+        }
     launched(g, "the weights of a step");
-    fine(g, cudaMemcpyAsync(p.memory + p.program, p.phases.data(), p.phases.size() * sizeof(Phase), cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    fine(g, cudaMemcpyAsync(p.memory + p.program_at, p.program.data(), p.program.size() * sizeof(Sublayer), cudaMemcpyHostToDevice, g.stream), "the program of a step");
     fine(g, cudaStreamSynchronize(g.stream), "the program of a step");
     if (memory) p.version = memory->version;
 }
@@ -4648,49 +5068,30 @@ gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n
         s->plan = p; p->ready = step_build(g, s, *p);
         if (g.status != GPTS_OK) return gpu_status(device, m->error);
     }
-    StepPlan &p = *(StepPlan *)s->plan;
+    StepPlan &p = *(StepPlan *)s->plan; Step &a = p.step;
     if (!p.ready) return GPTS_UNSUPPORTED;
-    for (size_t i = 0; i < p.phases.size(); i++)
-        if (p.phases[i].attention) {
-            Cached now; const size_t l = (size_t)p.phases[i].layer;
+    for (size_t i = 0; i < (size_t)a.phases; i++)
+        if (p.program[i].kind == SUB_ATTENTION) {
+            Cached now; const size_t l = (size_t)p.layer[i];
             if (!cached_of(g, now, &m->layers[l].heads, &s->caches[l], m->config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)m->layers[l].heads.D), m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0)) return gpu_status(device, m->error);
-            if (memcmp(&now, &p.phases[i].cached, sizeof now)) { p.phases[i].cached = p.phases[i + 1].cached = now; p.version--; }
+            if (memcmp(&now, &p.program[i].cached, sizeof now)) { for (size_t team = 0; team < (size_t)a.teams; team++) p.program[team * (size_t)a.phases + i].cached = now; p.version--; }
         }
     step_refresh(g, s, p);
-    const size_t V = (size_t)m->config.vocab_size; const int G = processor_count();
-    const int64_t B = (int64_t)s->B;
-    Step a; memset(&a, 0, sizeof a);
-    a.program = (const Phase *)(p.memory + p.program); a.phases = (int)p.phases.size(); a.B = (int)B; a.C = (int)m->config.n_embd; a.V = (int)V;
-    a.stages = p.stages; a.stream = p.program - p.weights + V * (size_t)m->config.n_embd * g.size() > ((size_t)32 << 20);
-    a.stage_bytes = STEP_STAGE; a.row_bytes = p.row; a.units_x = p.units_x; a.epsilon = (float)m->config.layer_norm_epsilon;
-    a.theta = m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0; a.D = a.C / (int)m->config.n_head;
-    a.wte = m->tensors[0].data; a.wpe = m->config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0;
-    auto up = [](size_t x) { return (x + 127) / 128 * 128; };
-    a.logits = (float *)(p.memory + p.words); Best *best = (Best *)(p.memory + p.words + up(s->B * V * 4)); a.failed = p.failed;
-    int32_t *chosen = 0;
-    if (n > 1 && !(chosen = scratch<int32_t>(g, SCRATCH_ROWS, (n - 1) * s->B * 4))) return gpu_status(device, m->error);
-    const void *kernel = g.type == GPTS_GPU_BF16 ? step_kernel<bf16>((int)B) : step_kernel<float>((int)B);
-    for (size_t i = 0; i < n; i++) {
-        int64_t longest = 0;
-        a.number = ++p.number;
-        for (int64_t b = 0; b < B; b++) {
-            const bool rests = ids[b] < 0;
-            a.token[b] = i || rests ? 0 : ids[b]; a.position[b] = rests ? -1 : s->position[b] + (int32_t)i;
-            if (a.position[b] >= longest) longest = a.position[b] + 1;
-        }
-        for (const Phase &f : p.phases)                                          /* all blocks busy, 64 positions or more each */
-            if (f.attention) {
-                const int64_t heads = B * f.cached.splitting, room = heads ? (G - B * (f.cached.K - f.cached.splitting)) / heads : 1, most = (longest + 63) / 64;
-                const int64_t splits = room < most ? room : most;
-                a.splits[f.layer] = (unsigned char)(splits < 1 ? 1 : splits > MAX_SPLITS ? MAX_SPLITS : splits);
-            }
-        for (int64_t b = B; b < STEP_ROWS; b++) a.position[b] = -1;
-        a.last = i ? best + (p.number - 1) % 2 * G * STEP_ROWS : 0; a.best = best + p.number % 2 * G * STEP_ROWS; a.chosen = i ? chosen + (i - 1) * s->B : 0;
-        void *arguments[1] = { &a };
-        if (!fine(g, cudaLaunchCooperativeKernel(kernel, dim3((unsigned)G), dim3(STEP_THREADS + 32), arguments, (size_t)p.bytes, g.stream), "a step")) break;
+    const int64_t V = m->config.vocab_size;
+    for (int64_t b = 0; b < STEP_ROWS; b++) {
+        const bool rests = b >= (int64_t)s->B || ids[b] < 0;
+        a.token[b] = rests ? 0 : ids[b]; a.position[b] = rests ? -1 : s->position[b];
     }
-    if (n > 1) fine(g, cudaMemcpyAsync(more, chosen, (n - 1) * s->B * 4, cudaMemcpyDeviceToHost, g.stream), "a step");
-    gpu_download(device, s->logits, a.logits, s->B * V * 4);
+    a.n = (int)n; a.number = p.number + 1; p.number += (uint32_t)n * (uint32_t)a.phases + 2; a.chosen = 0;
+    if (n > 1 && !(a.chosen = scratch<int32_t>(g, SCRATCH_ROWS, (n - 1) * s->B * 4))) return gpu_status(device, m->error);
+    cudaLaunchConfig_t launch; cudaLaunchAttribute attributes[2]; memset(&launch, 0, sizeof launch); memset(attributes, 0, sizeof attributes);
+    attributes[0].id = cudaLaunchAttributeClusterDimension; attributes[0].val.clusterDim.x = TEAM; attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeCooperative; attributes[1].val.cooperative = 1;
+    launch.gridDim = dim3((unsigned)(TEAM * a.teams)); launch.blockDim = dim3(STEP_THREADS + 32); launch.dynamicSmemBytes = (size_t)p.bytes; launch.stream = g.stream; launch.attrs = attributes; launch.numAttrs = 2;
+    const int NB = s->B == 1 ? 1 : STEP_ROWS; void *arguments[1] = { &a };
+    fine(g, cudaLaunchKernelExC(&launch, g.type == GPTS_GPU_BF16 ? step_kernel<bf16>(NB) : step_kernel<float>(NB), arguments), "a step");
+    if (n > 1) fine(g, cudaMemcpyAsync(more, a.chosen, (n - 1) * s->B * 4, cudaMemcpyDeviceToHost, g.stream), "a step");
+    gpu_download(device, s->logits, a.logits, s->B * (size_t)V * 4);
     if (*p.failed) { *p.failed = 0; fail(g, GPTS_DEVICE, "%s%s", "a step waited too long for a part of itself", ""); }
     return gpu_status(device, m->error);
 }
