@@ -3639,6 +3639,7 @@ __device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_
     const int64_t p = h.fixed, Tp = c.pre.Tp; const double z = c.pre.z[p * Tp + i];
     const float *alpha = c.pre.alpha + p * Tp, *rho = c.pre.rho + p * Tp;
     E *ring = (E *)c.ring + (b * c.n * c.ring_rows + h.ring) * D; float *state = c.state + (b * c.n + p) * c.state_size;
+    float y[8] = {};                                                             /* o itself would be in memory */
     auto weight = [&](int j) { return expf(float((double)alpha[j] + (double)rho[i - j] - z)); };
     if (t > 0 && last) {
         if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
@@ -3648,9 +3649,9 @@ __device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_
         }
         group_sync(1, STEP_THREADS);
         for (int d = threadIdx.x; d < D; d += STEP_THREADS) {
-            float y = 0;
-            for (int r = 0; r < c.R; r++) y += s.gain[r] * state[2 * c.R + r * D + d];
-            s.far[d] = y;
+            float far = 0;
+            for (int r = 0; r < c.R; r++) far += s.gain[r] * state[2 * c.R + r * D + d];
+            s.far[d] = far;
         }
     }
     for (int base = j0; base < j1; base += WEIGHTS) {
@@ -3669,26 +3670,28 @@ __device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_
                 if (n + u * groups < count) {
                     const float w = s.weight[n + u * groups];
 #pragma unroll
-                    for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
+                    for (int e = 0; e < 8; e++) y[e] += w * v[u].get(e);
                 }
             }
         }
         group_sync(1, STEP_THREADS);
     }
-    if (!last) return;
-    group_sync(1, STEP_THREADS);
-    if (group == 0) {
+    if (last) group_sync(1, STEP_THREADS);
+    if (last && group == 0) {
         S v; const float w = weight(i); float x[8];
 #pragma unroll
         for (int e = 0; e < 8; e++) x[e] = S::dim(sub, lanes, e) < D ? token[S::dim(sub, lanes, e)] : 0.f;
         v.set(x);
 #pragma unroll
-        for (int e = 0; e < 8; e++) { o[e] += w * v.get(e); if (t > 0 && S::dim(sub, lanes, e) < D) o[e] += s.far[S::dim(sub, lanes, e)]; }
+        for (int e = 0; e < 8; e++) { y[e] += w * v.get(e); if (t > 0 && S::dim(sub, lanes, e) < D) y[e] += s.far[S::dim(sub, lanes, e)]; }
         v.store(ring + (int64_t)(i % h.rows) * D, sub, lanes, D);
     }
+#pragma unroll
+    for (int e = 0; e < 8; e++) o[e] = y[e];
 }
-/* A live head: o likewise, in units of 2^m, l the weights' sum.  token(0, 1, 2): the new q, k, v, once ready() has returned to all threads. */
-template <class E, int V, class Ready, class Token>
+/* A live head: o likewise, in units of 2^m, l the weights' sum.  token(0, 1, 2): the new q, k, v, once ready() has returned to all threads.
+   SHORT_WAY: few positions a block, whose time is instructions and latency; otherwise many, whose time is reading. */
+template <class E, int V, bool SHORT_WAY, class Ready, class Token>
 __device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b, int i, int split, int splits, const float2 *rotation, float (&o)[8], float &m, float &l, Ready ready, Token token)
 {
     const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits, half = D / 2;
@@ -3744,7 +3747,7 @@ __device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b
 #pragma unroll 1
     for (int base = j0; base < j1; base += 4 * groups) {
         float p[4], top = m;
-        auto some = [&](int u) { return u == 0 || base + u * groups < j1; };     /* of short contexts few */
+        auto some = [&](int u) { return !SHORT_WAY || u == 0 || base + u * groups < j1; };
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             p[u] = 0;
@@ -3759,7 +3762,7 @@ __device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b
             top = fmaxf(top, p[u]);
         }
         const bool more = base + 4 * groups < j1;
-        if (more) load(k, keys, base + 4 * groups);
+        if (SHORT_WAY && more) load(k, keys, base + 4 * groups);
         const float level = top == -INFINITY ? 0.f : top, f = exp2_fast(m - level);
         l *= f;
 #pragma unroll
@@ -3773,6 +3776,7 @@ __device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b
                 for (int e = 0; e < 8; e++) o[e] += w * v[u].get(e);
             }
         m = top;
+        if (!SHORT_WAY && more) load(k, keys, base + 4 * groups);
         if (more) load(v, values, base + 4 * groups);
     }
     if (split == splits - 1 && threadIdx.x < 32) {                               /* the new position: into the caches, and into the sum */
@@ -3846,7 +3850,7 @@ __device__ __forceinline__ void join(float &top, float &sum, float (&y)[4], floa
 {
     const float m = fmaxf(top, lse), level = m == -INFINITY ? 0.f : m, f = exp2f(top - level), w = exp2f(lse - level);
     sum = sum * f + w; top = m;
-    
+
 #pragma unroll
     for (int e = 0; e < 4; e++) y[e] = y[e] * f + w * v[e];
 }
@@ -3881,7 +3885,7 @@ __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_consta
         group_sync(1, STEP_THREADS);
     };
     float own[8] = {}, m = h.live < 0 ? 0 : -INFINITY, l = 0;
-    if (h.live >= 0) attend_live<E, V>(c, h.live, b, i, split, splits, rotation, own, m, l, ready, [&](int part) { return token[part]; });
+    if (h.live >= 0) attend_live<E, V, false>(c, h.live, b, i, split, splits, rotation, own, m, l, ready, [&](int part) { return token[part]; });
     else {
         float x[8] = {};
         ready();
@@ -4658,7 +4662,7 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                         };
                         if (live) {
                             float o[8] = {}, m = -INFINITY, l = 0;
-                            attend_live<E, 8>(c, s.slots[even][item].live, b, i, member, TEAM, s.rotation[b], o, m, l, ready, [&](int q) { return token + q * D; });
+                            attend_live<E, 8, true>(c, s.slots[even][item].live, b, i, member, TEAM, s.rotation[b], o, m, l, ready, [&](int q) { return token + q * D; });
                             if (i < 0) ready();
                             attend_join<8, TEAM>(D, o, m, l, 0.f, s.attend, put);
                         } else {
