@@ -2140,7 +2140,10 @@ static void gptsi_gemm(gptsi_cpu *cpu, int ta, int tb, size_t M, size_t N, size_
     p.A = A; p.B = B; p.C = C; p.bias = bias; p.lda = lda; p.ldb = ldb; p.ldc = ldc;
     p.grid_rows = p.grid_columns = 1;
     p.half = cpu->bf16 && cpu->kept && B >= cpu->wide && B < cpu->wide + cpu->n_kept ? cpu->kept + (B - cpu->wide) : NULL;
-    if (M <= GPTSI_GEMM_FEW && !ta && !cpu->bf16 == !p.half && M * ((tb ? 0 : N) + K) <= cpu->scratch_bytes / sizeof *C) { gptsi_gemm_few(cpu, &p); return; }
+    if (M <= GPTSI_GEMM_FEW && !ta && !cpu->bf16 == !p.half && M * ((tb ? 0 : N) + K) <= cpu->scratch_bytes / sizeof *C) {
+        gptsi_gemm_few(cpu, &p);
+        return;
+    }
     if (M * N < 65536 / (K + 1)) workers = 1;                 /* not worth waking anyone */
     for (g = 1; g <= workers; g++) {                          /* the grid with the least in its largest part */
         size_t h = workers / g, r = (tr + g - 1) / g, c = (tc + h - 1) / h, cost = r * c * 16 + r + 6 * c;
@@ -4225,7 +4228,8 @@ GPTS_API gpts_status gpts_model_move(gpts_model *m, const gpts_ops *ops, void *d
     gpts_status status;
     if (ops == m->ops && device == m->device) return GPTS_OK;
     for (i = 0; i < m->n_tensors; i++) n = gptsi_add(n, gptsi_padded(m->tensors[i].size));
-    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER))) return gptsi_no_memory(m->error, "moving the model", GPTSI_TRANSFER, sizeof *buffer);
+    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER)))
+        return gptsi_no_memory(m->error, "moving the model", GPTSI_TRANSFER, sizeof *buffer);
     if (ops->allocate(device, n * sizeof *old, &memory) != GPTS_OK) {
         gptsi_delete(&m->hooks, buffer);
         ops->status(device, NULL);
@@ -4380,7 +4384,8 @@ static gpts_status gptsi_carry_over_there(gpts_model *m, const gpts_layer *new_l
     int whole = t->rows == o->rows && t->columns == o->columns && !(t->kind >= GPTS_P_ATTN_W && t->kind <= GPTS_P_TAIL_DECAY);
     if (!m->ops->queued) { gptsi_carry_over(new_layer, t, to, old_layer, o, from); return GPTS_OK; }
     if (whole) { m->ops->copy(m->device, to, from, t->size * sizeof *to); return GPTS_OK; }
-    if (!(host = GPTSI_NEW(&m->hooks, gpts_real, gptsi_add(t->size, o->size)))) return gptsi_no_memory(m->error, t->name, gptsi_add(t->size, o->size), sizeof *host);
+    if (!(host = GPTSI_NEW(&m->hooks, gpts_real, gptsi_add(t->size, o->size))))
+        return gptsi_no_memory(m->error, t->name, gptsi_add(t->size, o->size), sizeof *host);
     m->ops->download(m->device, host + t->size, from, o->size * sizeof *host);
     gptsi_carry_over(new_layer, t, host, old_layer, o, host + t->size);
     m->ops->upload(m->device, to, host, t->size * sizeof *host);
@@ -4415,7 +4420,8 @@ static gpts_status gptsi_model_reshape(gpts_model *m, gpts_trainer *trainer, con
         status = gptsi_carry_over_there(&next, a, t, t->data, b, o, o->data);
         if (status == GPTS_OK && trainer && moved.offset[i] != SIZE_MAX && trainer->offset[old] != SIZE_MAX) {
             status = gptsi_carry_over_there(&next, a, t, moved.moment1 + moved.offset[i], b, o, trainer->moment1 + trainer->offset[old]);
-            if (status == GPTS_OK) status = gptsi_carry_over_there(&next, a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
+            if (status == GPTS_OK)
+                status = gptsi_carry_over_there(&next, a, t, moved.moment2 + moved.offset[i], b, o, trainer->moment2 + trainer->offset[old]);
         }
     }
     if (trainer) status = gptsi_ranks_agree(&trainer->ranks, status, &m->hooks, next.error);
@@ -4480,7 +4486,8 @@ static gpts_status gptsi_batch_upload(gpts_model *m, const gpts_batch *batch, in
                 int32_t id = from[b * T + t];
                 int inside = t >= first && t < end && !(decode && id < 0);
                 if (inside && (id >= m->config.vocab_size || (id < 0 && !pass)))
-                    return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "%s %ld at row %llu, position %llu is outside 0 .. %lld", pass ? "target" : "token",
+                    return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "%s %ld at row %llu, position %llu is outside 0 .. %lld",
+                                      pass ? "target" : "token",
                                       (long)id, (unsigned long long)b, (unsigned long long)t, (long long)m->config.vocab_size - 1);
                 w->host[b * T + t] = inside ? id : pass ? -1 : 0;
             }
@@ -4517,7 +4524,9 @@ static gpts_status gptsi_batch_check(gpts_model *m, const gpts_batch *batch)
 /* nothing where there is no norm: the buffers are one then */
 static void gptsi_norm_or_alias(gpts_model *m, void *y, gpts_real *statistics, const void *x, const gpts_tensor *w, const gpts_tensor *bias, size_t N)
 {
-    if (w) m->ops->norm_forward(m->device, y, statistics, x, w->data, bias ? bias->data : NULL, N, (size_t)m->config.n_embd, m->config.layer_norm_epsilon);
+    if (w)
+        m->ops->norm_forward(m->device, y, statistics, x, w->data, bias ? bias->data : NULL, N, (size_t)m->config.n_embd,
+                             m->config.layer_norm_epsilon);
 }
 static gpts_tensor *gptsi_final_norm(const gpts_model *m, int bias)         /* ln_f.weight or .bias, or NULL */
 {
@@ -4561,7 +4570,10 @@ static void gptsi_residual_forward(gpts_model *m, void *sum, const void *x, size
 
 /* A prefill asks for the last tokens' logits alone: from its last layer's heads on, these rows are all there is.
    x [B,T,row] -> its rows at length[b]-1 come first, one after the other. */
-static int gptsi_keeps_last(const gpts_model *m, size_t l, const gptsi_run *run) { return run->session && !run->step && l + 1 == (size_t)m->config.n_layer; }
+static int gptsi_keeps_last(const gpts_model *m, size_t l, const gptsi_run *run)
+{
+    return run->session && !run->step && l + 1 == (size_t)m->config.n_layer;
+}
 static void gptsi_last_rows(gpts_model *m, unsigned char *x, const gpts_batch *batch, size_t row)
 {
     size_t b;
@@ -4587,14 +4599,18 @@ static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *ba
             if (y->x != y->window) gptsi_last_rows(m, y->x, batch, C);
             N = batch->B;
         }
-        op->linear_forward(m->device, y->hidden, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), gptsi_weight(m, l, GPTS_P_APPROX_FC_B), N, layer->window * C, layer->hidden);
+        op->linear_forward(m->device, y->hidden, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W),
+                           gptsi_weight(m, l, GPTS_P_APPROX_FC_B), N, layer->window * C, layer->hidden);
         op->activation_forward(m->device, w->act, y->hidden, N * layer->hidden, m->config.approx_activation);
-        op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W), gptsi_weight(m, l, GPTS_P_APPROX_PROJ_B), N, layer->hidden, C);
+        op->linear_forward(m->device, w->branch, w->act, gptsi_weight(m, l, GPTS_P_APPROX_PROJ_W),
+                           gptsi_weight(m, l, GPTS_P_APPROX_PROJ_B), N, layer->hidden, C);
         return;
     }
     op->linear_forward(m->device, y->qkv, y->norm1, gptsi_weight(m, l, GPTS_P_ATTN_W), gptsi_weight(m, l, GPTS_P_ATTN_B), N, C, (2 * U + K) * D);
-    if (run->step) op->attention_decode(m->device, &layer->heads, &run->session->caches[l], y->heads, y->qkv, w->length, gptsi_score_scale(m), gptsi_theta(m));
-    else op->attention_forward(m->device, &layer->heads, y->heads, y->lse, y->qkv, first, length, batch->B, batch->T, gptsi_score_scale(m), gptsi_theta(m));
+    if (run->step)
+        op->attention_decode(m->device, &layer->heads, &run->session->caches[l], y->heads, y->qkv, w->length, gptsi_score_scale(m), gptsi_theta(m));
+    else op->attention_forward(m->device, &layer->heads, y->heads, y->lse, y->qkv, first, length, batch->B, batch->T,
+                               gptsi_score_scale(m), gptsi_theta(m));
     if (run->session && !run->step) op->cache_fill(m->device, &layer->heads, &run->session->caches[l], y->qkv, w->length, batch->T);
     if (gptsi_keeps_last(m, l, run)) {
         gptsi_last_rows(m, y->heads, batch, K * D);
@@ -4747,7 +4763,8 @@ GPTS_API gpts_status gpts_model_record(gpts_model *m, const gpts_batch *batch, s
     memset(&run, 0, sizeof run);
     run.stop = layer;
     if (layer >= (size_t)m->config.n_layer)
-        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "layer %llu of a model with %lld layers (counted from 0)", (unsigned long long)layer, (long long)m->config.n_layer);
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "layer %llu of a model with %lld layers (counted from 0)",
+                          (unsigned long long)layer, (long long)m->config.n_layer);
     GPTSI_TRY(gptsi_forward(m, batch, &run));
     GPTSI_TRY(gptsi_activations_read(m, x, m->work->layers[layer].norm1, n));
     GPTSI_TRY(gptsi_activations_read(m, y, m->work->branch, n));
@@ -4773,7 +4790,9 @@ static void gptsi_norm_or_add_backward(const gptsi_back *k, void *dx, const void
     size_t N = k->batch->B * k->batch->T, C = (size_t)m->config.n_embd;
     gpts_dropout none;
     memset(&none, 0, sizeof none);
-    if (w) m->ops->norm_backward(m->device, dx, gpts_trainer_gradient(k->t, w), bias ? gpts_trainer_gradient(k->t, bias) : NULL, dnorm, x, w->data, statistics, N, C);
+    if (w)
+        m->ops->norm_backward(m->device, dx, gpts_trainer_gradient(k->t, w), bias ? gpts_trainer_gradient(k->t, bias) : NULL, dnorm,
+                              x, w->data, statistics, N, C);
     else m->ops->add_forward(m->device, dx, dx, dnorm, N * C, &none);
 }
 
@@ -4823,7 +4842,8 @@ static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
         /* forward was: branch = c_proj(g(c_fc(window(norm1))))                              (Q1) */
         gptsi_activated_backward(k, l, w->dheads, dbranch, y->hidden, layer->hidden, GPTS_P_APPROX_PROJ_W, m->config.approx_activation);
         op->linear_backward(m->device, layer->window > 1 ? w->dwide : w->dnorm, gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_W),
-                            gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_B), w->dheads, y->window, gptsi_weight(m, l, GPTS_P_APPROX_FC_W), N, kC, layer->hidden);
+                            gptsi_layer_gradient(k, l, GPTS_P_APPROX_FC_B), w->dheads, y->window,
+                            gptsi_weight(m, l, GPTS_P_APPROX_FC_W), N, kC, layer->hidden);
         if (layer->window > 1) {
             op->zero(m->device, w->dnorm, N * C * op->activation_bytes);
             op->window_backward(m->device, w->dnorm, w->dwide, first, batch->B, batch->T, C, layer->window);
@@ -4838,7 +4858,8 @@ static void gptsi_sublayer_backward(const gptsi_back *k, size_t l)
         op->linear_backward(m->device, w->dnorm, gptsi_layer_gradient(k, l, GPTS_P_ATTN_W), gptsi_layer_gradient(k, l, GPTS_P_ATTN_B),
                             w->dwide, y->norm1, gptsi_weight(m, l, GPTS_P_ATTN_W), N, C, (2 * U + K) * D);
     }
-    gptsi_norm_or_add_backward(k, w->dx, w->dnorm, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W), gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), y->statistics1);
+    gptsi_norm_or_add_backward(k, w->dx, w->dnorm, y->x, gptsi_layer_tensor(m, l, GPTS_P_LN_1_W),
+                               gptsi_layer_tensor(m, l, GPTS_P_LN_1_B), y->statistics1);
 }
 
 /* after gptsi_forward with keep: adds the gradients of the sum of losses; the sum itself to *sum, on the device */
@@ -4847,7 +4868,8 @@ static void gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi
     gpts_model *m = t->model;
     const gpts_ops *op = m->ops;
     gpts_work *w = m->work;
-    size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), V = (size_t)m->config.vocab_size, L = (size_t)m->config.n_layer, l;
+    size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, F = gptsi_inner(&m->config), V = (size_t)m->config.vocab_size,
+        L = (size_t)m->config.n_layer, l;
     const gpts_tensor *out = gptsi_output_matrix(m), *norm = gptsi_final_norm(m, 0);
     gptsi_back k;
     gpts_dropout drop;
@@ -4866,14 +4888,16 @@ static void gptsi_backward(gpts_trainer *t, const gpts_batch *batch, const gptsi
             gptsi_activated_backward(&k, l, w->dwide, dbranch, y->inner, F, GPTS_P_MLP_PROJ_W, m->config.activation);
             op->linear_backward(m->device, w->dnorm, gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_W), gptsi_layer_gradient(&k, l, GPTS_P_MLP_FC_B),
                                 w->dwide, y->norm2, gptsi_weight(m, l, GPTS_P_MLP_FC_W), N, C, F);
-            gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, y->middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W), gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), y->statistics2);
+            gptsi_norm_or_add_backward(&k, w->dx, w->dnorm, y->middle, gptsi_layer_tensor(m, l, GPTS_P_LN_2_W),
+                                       gptsi_layer_tensor(m, l, GPTS_P_LN_2_B), y->statistics2);
         }
         gptsi_sublayer_backward(&k, l);
         if (run->last) gptsi_trainer_hand_over(t, (int32_t)l);
     }
     drop = gptsi_drop(&run->drop, L, GPTSI_SITE_EMBEDDING);
     if (drop.rate > 0) op->add_backward(m->device, w->dx, w->dx, N * C, &drop);
-    op->embed_backward(m->device, gpts_trainer_gradient(t, &m->tensors[0]), m->config.position == GPTS_POSITION_LEARNED ? gpts_trainer_gradient(t, &m->tensors[1]) : NULL,
+    op->embed_backward(m->device, gpts_trainer_gradient(t, &m->tensors[0]),
+                       m->config.position == GPTS_POSITION_LEARNED ? gpts_trainer_gradient(t, &m->tensors[1]) : NULL,
                        w->tokens, batch->first ? w->first : NULL, w->dx, batch->B, batch->T, C, V);
     if (run->last) gptsi_trainer_hand_over(t, -1);
 }
@@ -4932,7 +4956,8 @@ static gpts_status gptsi_trainer_blocks(gpts_trainer *t, gpts_model *m)
         *block[i] = (gpts_real *)memory;
         m->ops->zero(m->device, memory, total * sizeof(gpts_real));
     }
-    if (m->ops->allocate(m->device, GPTSI_PENDING * sizeof(double), &memory) != GPTS_OK) return gptsi_no_memory(m->error, "the trainer", GPTSI_PENDING, sizeof(double));
+    if (m->ops->allocate(m->device, GPTSI_PENDING * sizeof(double), &memory) != GPTS_OK)
+        return gptsi_no_memory(m->error, "the trainer", GPTSI_PENDING, sizeof(double));
     t->pending = (double *)memory;
     return GPTS_OK;
 }
@@ -4945,7 +4970,8 @@ static gpts_status gptsi_trainer_follow(gpts_trainer *t)
     gpts_real *buffer;
     gpts_status status;
     if (t->ops == m->ops && t->device == m->device) return GPTS_OK;
-    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER))) status = gptsi_no_memory(m->error, "moving the trainer", GPTSI_TRANSFER, sizeof *buffer);
+    if (!(buffer = GPTSI_NEW(&m->hooks, gpts_real, GPTSI_TRANSFER)))
+        status = gptsi_no_memory(m->error, "moving the trainer", GPTSI_TRANSFER, sizeof *buffer);
     else status = gptsi_trainer_blocks(&moved, m);
     if (status == GPTS_OK) {
         gptsi_transfer(m->ops, m->device, moved.gradients, t->ops, t->device, t->gradients, t->n_block, buffer, GPTSI_TRANSFER);
@@ -4974,7 +5000,8 @@ GPTS_API gpts_status gpts_trainer_init(gpts_trainer *t, gpts_model *m, const gpt
     gpts_train_options o = options ? *options : gpts_train_options_default();
     gpts_status status;
     memset(t, 0, sizeof *t);
-    if (!(o.learning_rate >= 0) || !(o.learning_rate < 1e300) || !(o.min_learning_rate >= 0) || !(o.beta1 >= 0 && o.beta1 < 1) || !(o.beta2 >= 0 && o.beta2 < 1) ||
+    if (!(o.learning_rate >= 0) || !(o.learning_rate < 1e300) || !(o.min_learning_rate >= 0) || !(o.beta1 >= 0 && o.beta1 < 1) ||
+        !(o.beta2 >= 0 && o.beta2 < 1) ||
         !(o.epsilon >= 0) || !(o.weight_decay >= 0) || !(o.clip >= 0) || !(o.dropout >= 0 && o.dropout < 1))
         return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "training options: rates, decay, clip and epsilon are 0 or more, betas and dropout in [0,1)");
     t->model = m;
@@ -5207,12 +5234,14 @@ static gpts_status gptsi_trainer_numbers(const gpts_trainer *t, const gpts_ranks
 #define GPTSI_ROW(name_, value_) name[n] = name_; mine[n++] = (double)(value_);
     GPTSI_RANKS_TABLE(GPTSI_ROW)
 #undef GPTSI_ROW
-    if (!(all = GPTSI_NEW(&m->hooks, double, gptsi_mul(n, (size_t)ranks->size)))) return gptsi_no_memory(error, "the ranks' comparison", n, sizeof *all);
+    if (!(all = GPTSI_NEW(&m->hooks, double, gptsi_mul(n, (size_t)ranks->size))))
+        return gptsi_no_memory(error, "the ranks' comparison", n, sizeof *all);
     status = ranks->gather(ranks->context, mine, n * sizeof *mine, all, error);
     for (r = 1; status == GPTS_OK && r < ranks->size; r++)
         for (i = 0; status == GPTS_OK && i < n; i++)
             if (all[(size_t)r * n + i] != all[i])
-                status = gptsi_fail(error, GPTS_MISMATCH, "the ranks do not agree: %s is %.15g on rank %d, %.15g on rank 0", name[i], all[(size_t)r * n + i], r, all[i]);
+                status = gptsi_fail(error, GPTS_MISMATCH, "the ranks do not agree: %s is %.15g on rank %d, %.15g on rank 0",
+                                    name[i], all[(size_t)r * n + i], r, all[i]);
     gptsi_delete(&m->hooks, all);
     return status;
 }
@@ -5266,7 +5295,8 @@ static gpts_status gptsi_trainer_compare(gpts_trainer *t, const gpts_ranks *rank
 static gpts_status gptsi_trainer_moments(gpts_trainer *t, size_t first, size_t n)
 {
     void *block[2] = { NULL, NULL };
-    size_t i, from = gptsi_max(first, t->first_moment), to = gptsi_min(first + n, t->first_moment + t->n_moments), bytes = gptsi_max(n, 16) * sizeof(gpts_real);
+    size_t i, from = gptsi_max(first, t->first_moment), to = gptsi_min(first + n, t->first_moment + t->n_moments),
+        bytes = gptsi_max(n, 16) * sizeof(gpts_real);
     if (first == t->first_moment && n == t->n_moments) return GPTS_OK;
     for (i = 0; i < 2; i++)
         if (t->ops->allocate(t->device, bytes, &block[i]) != GPTS_OK) {
@@ -5277,7 +5307,8 @@ static gpts_status gptsi_trainer_moments(gpts_trainer *t, size_t first, size_t n
     for (i = 0; i < 2; i++) {
         gpts_real **old = i ? &t->moment2 : &t->moment1;
         t->ops->zero(t->device, block[i], bytes);
-        if (from < to) t->ops->copy(t->device, (gpts_real *)block[i] + (from - first), *old + (from - t->first_moment), (to - from) * sizeof(gpts_real));
+        if (from < to)
+            t->ops->copy(t->device, (gpts_real *)block[i] + (from - first), *old + (from - t->first_moment), (to - from) * sizeof(gpts_real));
         t->ops->release(t->device, *old);
         *old = (gpts_real *)block[i];
     }
@@ -5328,11 +5359,14 @@ GPTS_API gpts_status gpts_trainer_ranks(gpts_trainer *t, const gpts_ranks *ranks
     t->all = NULL;
     memset(&t->ranks, 0, sizeof t->ranks);
     if (!ranks || ranks->size <= 1) return GPTS_OK;
-    if (ranks->rank < 0 || ranks->rank >= ranks->size || !ranks->begin || !ranks->reduce || !ranks->broadcast || !ranks->end || !ranks->wait || !ranks->gather)
+    if (ranks->rank < 0 || ranks->rank >= ranks->size || !ranks->begin || !ranks->reduce || !ranks->broadcast || !ranks->end ||
+        !ranks->wait || !ranks->gather)
         return gptsi_fail(t->error, GPTS_BAD_ARGUMENT, "rank %d of %d, with all of its functions, was expected", ranks->rank, ranks->size);
     if (!ranks->name || strcmp(ranks->name, m->ops->name))
-        status = gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the ranks meet in the memory of \"%.20s\", but the model is on \"%.20s\"", ranks->name ? ranks->name : "", m->ops->name);
-    else if (!(t->all = GPTSI_NEW(&m->hooks, double, gptsi_mul(3, (size_t)ranks->size)))) status = gptsi_no_memory(m->error, "the ranks' sums", (size_t)ranks->size, 24);
+        status = gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the ranks meet in the memory of \"%.20s\", but the model is on \"%.20s\"",
+                            ranks->name ? ranks->name : "", m->ops->name);
+    else if (!(t->all = GPTSI_NEW(&m->hooks, double, gptsi_mul(3, (size_t)ranks->size))))
+        status = gptsi_no_memory(m->error, "the ranks' sums", (size_t)ranks->size, 24);
     status = gptsi_ranks_agree(ranks, status, &m->hooks, m->error);
     if (status == GPTS_OK) status = gptsi_trainer_numbers(t, ranks, m->error);
     if (status == GPTS_OK) status = gptsi_trainer_compare(t, ranks);
@@ -5438,7 +5472,8 @@ static gpts_status gptsi_trainer_not_finite(gpts_trainer *t)
         for (r = 0; r < t->ranks.size; r++) bad = t->all[r] < bad ? t->all[r] : bad;
     }
     i = (size_t)bad;
-    if (i == n) return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before", (unsigned long long)t->step);
+    if (i == n) return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the loss is not finite; the weights are as before",
+                                  (unsigned long long)t->step);
     return gptsi_fail(t->error, GPTS_NOT_FINITE, "update %llu: the %s of %s is not finite; the weights are as before",
                       (unsigned long long)t->step, i < m->n_tensors ? "weight" : "gradient", m->tensors[i % m->n_tensors].name);
 }
@@ -5524,7 +5559,8 @@ typedef struct gptsi_updating { gpts_trainer *t; const gpts_batch *batch; int ap
 static gpts_status gptsi_updating_act(void *arg)
 {
     const gptsi_updating *k = (const gptsi_updating *)arg;
-    if (k->batch) GPTSI_TRY(gptsi_trainer_accumulate(k->t, k->batch, k->apply ? NULL : k->loss, k->apply || k->t->accumulated + 1 == k->t->options.batches));
+    if (k->batch)
+        GPTSI_TRY(gptsi_trainer_accumulate(k->t, k->batch, k->apply ? NULL : k->loss, k->apply || k->t->accumulated + 1 == k->t->options.batches));
     return k->apply ? gptsi_trainer_apply(k->t, k->loss) : GPTS_OK;
 }
 static gpts_status gptsi_updating_run(gpts_trainer *t, const gpts_batch *batch, int apply, double *loss)
@@ -5533,7 +5569,10 @@ static gpts_status gptsi_updating_run(gpts_trainer *t, const gpts_batch *batch, 
     k.t = t; k.batch = batch; k.apply = apply; k.loss = loss;
     return gptsi_together(t->model, gptsi_updating_act, &k);
 }
-GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum) { return gptsi_updating_run(t, batch, 0, loss_sum); }
+GPTS_API gpts_status gpts_trainer_accumulate(gpts_trainer *t, const gpts_batch *batch, double *loss_sum)
+{
+    return gptsi_updating_run(t, batch, 0, loss_sum);
+}
 GPTS_API gpts_status gpts_trainer_apply(gpts_trainer *t, double *loss) { return gptsi_updating_run(t, NULL, 1, loss); }
 GPTS_API gpts_status gpts_trainer_update(gpts_trainer *t, const int32_t *tokens, const int32_t *targets, size_t B, size_t T, double *loss)
 {
@@ -5715,7 +5754,8 @@ GPTS_API gpts_status gpts_approximator_r2(gpts_approximator *a, const gpts_recor
     double error = 0, total = 0, *mean;
     gptsi_approx_run run;
     gpts_status status;
-    if (data->C != C || !rows) return gptsi_fail(a->error, GPTS_BAD_SHAPE, "a recording of width %llu with %llu rows for an approximator of width %llu",
+    if (data->C != C || !rows)
+        return gptsi_fail(a->error, GPTS_BAD_SHAPE, "a recording of width %llu with %llu rows for an approximator of width %llu",
                                                  (unsigned long long)data->C, (unsigned long long)rows, (unsigned long long)C);
     mean = GPTSI_NEW(&a->hooks, double, C);
     if (!mean) return gptsi_no_memory(a->error, "the mean output", C, sizeof *mean);
@@ -5759,14 +5799,16 @@ static double gptsi_approx_update(gpts_approximator *a, gptsi_approx_run *run, c
     gptsi_cpu_activation_backward(&run->cpu, run->dact, run->dact, run->pre, n * h, a->activation);
     gptsi_cpu_linear_backward(&run->cpu, NULL, dfc_w, dfc_b, run->dact, run->z, a->fc_w, n, kC, h);
     for (c = 0; c < 4; c++) {
-        size_t at = c == 0 ? 0 : c == 1 ? kC * h : c == 2 ? kC * h + h : kC * h + h + h * C, count = c == 0 ? kC * h : c == 1 ? h : c == 2 ? h * C : C;
+        size_t at = c == 0 ? 0 : c == 1 ? kC * h : c == 2 ? kC * h + h : kC * h + h + h * C,
+            count = c == 0 ? kC * h : c == 1 ? h : c == 2 ? h * C : C;
         gptsi_cpu_adamw(&run->cpu, a->fc_w + at, g + at, m + at, v + at, count, 1, rate, c % 2 ? 0 : decay, 0.9, 0.999, 1e-8, step + 1);
     }
     return mse / (double)(n * C);
 }
 
 typedef struct gptsi_approx_step {
-    gpts_approximator *a; gptsi_approx_run *run; const gpts_recording *data; gpts_real *blocks; size_t size; double rate, decay, mse; uint64_t step, seed;
+    gpts_approximator *a; gptsi_approx_run *run; const gpts_recording *data; gpts_real *blocks; size_t size;
+    double rate, decay, mse; uint64_t step, seed;
 } gptsi_approx_step;
 static gpts_status gptsi_approx_act(void *arg)
 {
@@ -5792,7 +5834,8 @@ GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_mode
     k = o.kind == GPTS_APPROX_MEAN || o.kind == GPTS_APPROX_NOTHING || !o.window ? 1 : o.window;
     h = o.kind == GPTS_APPROX_MEAN || o.kind == GPTS_APPROX_NOTHING ? 1 : o.hidden ? o.hidden : C;
     if (!rows || k > 65536 || o.kind < GPTS_APPROX_MLP || o.kind > GPTS_APPROX_NOTHING || !(o.learning_rate >= 0) || !(o.weight_decay >= 0))
-        return gptsi_fail(a->error, GPTS_BAD_ARGUMENT, "an approximator's fit needs recorded rows, a known kind, a window up to 65536 and rates of 0 or more");
+        return gptsi_fail(a->error, GPTS_BAD_ARGUMENT,
+                          "an approximator's fit needs recorded rows, a known kind, a window up to 65536 and rates of 0 or more");
     if (!o.updates) o.updates = 1000;
     if (!o.batch) o.batch = 256;
     if (!(o.learning_rate > 0)) o.learning_rate = 3e-3;
@@ -5815,7 +5858,8 @@ GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_mode
     }
     if (status == GPTS_OK && o.kind == GPTS_APPROX_MLP) {
         blocks = GPTSI_NEW(&a->hooks, gpts_real, gptsi_mul(3, size));
-        status = blocks ? gptsi_approx_run_make(&run, a, o.batch) : gptsi_no_memory(a->error, "the approximator's moments", gptsi_mul(3, size), sizeof *blocks);
+        status = blocks ? gptsi_approx_run_make(&run, a, o.batch)
+            : gptsi_no_memory(a->error, "the approximator's moments", gptsi_mul(3, size), sizeof *blocks);
         for (i = 0; status == GPTS_OK && i < o.updates; i++) {
             double warm = (double)(i + 1) < 0.05 * (double)o.updates ? (double)(i + 1) / (0.05 * (double)o.updates) : 1;
             double rate = o.learning_rate * warm * 0.5 * (1 + cos(3.141592653589793 * (double)i / (double)o.updates));
@@ -5826,7 +5870,9 @@ GPTS_API gpts_status gpts_approximator_fit(gpts_approximator *a, const gpts_mode
             gptsi_cpu_together(&run.cpu, gptsi_approx_act, &step);
             mse = step.mse;
             if (o.progress) o.progress(o.context, i + 1, o.updates, mse);
-            if (!(mse <= DBL_MAX)) status = gptsi_fail(a->error, GPTS_NOT_FINITE, "the approximator of layer %ld: error not finite at update %llu", (long)a->layer, (unsigned long long)i);
+            if (!(mse <= DBL_MAX))
+                status = gptsi_fail(a->error, GPTS_NOT_FINITE, "the approximator of layer %ld: error not finite at update %llu",
+                                    (long)a->layer, (unsigned long long)i);
         }
         gptsi_approx_run_free(&run);
         gptsi_delete(&a->hooks, blocks);
@@ -6496,7 +6542,8 @@ static gpts_status gptsi_calibrate_there(gptsi_calibrator *k, gpts_model *m, con
 {
     const gpts_heads *h = k->heads;
     const gpts_ops *op = m->ops;
-    size_t T = k->T, N = k->N, a = op->activation_bytes, wide = (2 * h->U + h->K) * h->D * a, kept = h->K * h->D * a, lse = h->U * sizeof(gpts_real), n, b, bytes = 0;
+    size_t T = k->T, N = k->N, a = op->activation_bytes, wide = (2 * h->U + h->K) * h->D * a, kept = h->K * h->D * a,
+        lse = h->U * sizeof(gpts_real), n, b, bytes = 0;
     unsigned char *qkv, *y, *z;
     void *memory = NULL;
     gpts_status status = GPTS_OK;
@@ -6505,9 +6552,11 @@ static gpts_status gptsi_calibrate_there(gptsi_calibrator *k, gpts_model *m, con
     memset(&batch, 0, sizeof batch); memset(&run, 0, sizeof run);
     batch.T = T; run.stop = k->layer;
     gptsi_take(NULL, &bytes, gptsi_mul(N, T), wide); gptsi_take(NULL, &bytes, gptsi_mul(N, T), kept); gptsi_take(NULL, &bytes, gptsi_mul(N, T), lse);
-    if (bytes == SIZE_MAX || op->allocate(m->device, bytes, &memory) != GPTS_OK) return gptsi_no_memory(m->error, "queries, keys and values of the calibration", bytes, 1);
+    if (bytes == SIZE_MAX || op->allocate(m->device, bytes, &memory) != GPTS_OK)
+        return gptsi_no_memory(m->error, "queries, keys and values of the calibration", bytes, 1);
     bytes = 0;
-    qkv = gptsi_take((unsigned char *)memory, &bytes, N * T, wide); y = gptsi_take((unsigned char *)memory, &bytes, N * T, kept); z = gptsi_take((unsigned char *)memory, &bytes, N * T, lse);
+    qkv = gptsi_take((unsigned char *)memory, &bytes, N * T, wide); y = gptsi_take((unsigned char *)memory, &bytes, N * T, kept);
+    z = gptsi_take((unsigned char *)memory, &bytes, N * T, lse);
     for (n = 0; status == GPTS_OK && n < N; n += b) {
         b = gptsi_max(1, gptsi_min(N - n, 32768 / T));
         batch.tokens = tokens + n * T; batch.B = b;
@@ -6518,7 +6567,8 @@ static gpts_status gptsi_calibrate_there(gptsi_calibrator *k, gpts_model *m, con
         op->copy(m->device, z + n * T * lse, m->work->layers[k->layer].lse, b * T * lse);
     }
     if (status == GPTS_OK)
-        status = op->calibrate(m->device, h, N, T, k->C, qkv, y, (const gpts_real *)(const void *)z, gptsi_weight(m, k->layer, GPTS_P_ATTN_PROJ_W), k->scale, k->c, k->layer, m->error);
+        status = op->calibrate(m->device, h, N, T, k->C, qkv, y, (const gpts_real *)(const void *)z,
+                               gptsi_weight(m, k->layer, GPTS_P_ATTN_PROJ_W), k->scale, k->c, k->layer, m->error);
     op->release(m->device, memory);
     return status;
 }
@@ -6535,7 +6585,8 @@ static gpts_status gptsi_calibrate_layer(gptsi_calibrator *k, gpts_model *m, con
     memset(&batch, 0, sizeof batch); memset(&run, 0, sizeof run);
     batch.B = 1; batch.T = T; run.stop = k->layer;
     qkv = GPTSI_NEW(&m->hooks, gpts_real, gptsi_mul(k->N, gptsi_mul(T, wide + kept)));
-    if (!qkv) return gptsi_no_memory(m->error, "queries, keys and values of the calibration", gptsi_mul(k->N, gptsi_mul(T, wide + kept)), sizeof *qkv);
+    if (!qkv)
+        return gptsi_no_memory(m->error, "queries, keys and values of the calibration", gptsi_mul(k->N, gptsi_mul(T, wide + kept)), sizeof *qkv);
     y = qkv + k->N * T * wide;
     status = gptsi_download(m, gptsi_layer_tensor(m, k->layer, GPTS_P_ATTN_PROJ_W), &proj);
     for (n = 0; status == GPTS_OK && n < k->N; n++) {
@@ -6557,7 +6608,8 @@ static gpts_status gptsi_calibration_exchange(gpts_calibration *c, gpts_status s
     size_t l, h, i, H = c->H, T = c->T, most = gptsi_max(H * T * sizeof(double), c->mean ? T * T * sizeof(gpts_real) : 0);
     unsigned char *all;
     if (status != GPTS_OK || ranks->size <= 1) return status;
-    if (!(all = (unsigned char *)gptsi_new(&c->hooks, (size_t)ranks->size, most))) return gptsi_no_memory(c->error, "the ranks' calibrations", (size_t)ranks->size, most);
+    if (!(all = (unsigned char *)gptsi_new(&c->hooks, (size_t)ranks->size, most)))
+        return gptsi_no_memory(c->error, "the ranks' calibrations", (size_t)ranks->size, most);
     for (l = 0; status == GPTS_OK && l < c->L; l++) {
         size_t owner = l % (size_t)ranks->size;
         double *part[6];
@@ -6622,7 +6674,8 @@ GPTS_API gpts_status gpts_calibrate(gpts_calibration *c, gpts_model *m, const in
         if (status != GPTS_OK) memcpy(c->error, m->error, sizeof c->error);
         for (i = 0; status == GPTS_OK && i < H; i++)
             if (!(c->output[l * H + i] <= DBL_MAX))
-                status = gptsi_fail(c->error, GPTS_NOT_FINITE, "calibration: head %d of layer %d has weights or values that are not finite", (int)i, (int)l);
+                status = gptsi_fail(c->error, GPTS_NOT_FINITE,
+                                    "calibration: head %d of layer %d has weights or values that are not finite", (int)i, (int)l);
     }
     gptsi_delete(&m->hooks, k.panels);
     gptsi_cpu_free(&k.cpu);
@@ -6658,18 +6711,23 @@ static gpts_status gptsi_calibration_fits(gpts_calibration *c, gpts_model *m, co
             const gpts_heads *h = &m->layers[i / H].heads;
             int32_t slot = gptsi_slot_of(h, (int32_t)(i % H));
             if (slot < 0 || h->live_slot[slot] < 0)
-                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the calibration is of another state of the model: head %llu of layer %llu is no longer live",
+                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT,
+                                  "the calibration is of another state of the model: head %llu of layer %llu is no longer live",
                                   (unsigned long long)(i % H), (unsigned long long)(i / H));
         }
-    if (!(o->share >= 0 && o->share <= 1) || o->gate != o->gate || !(o->tolerance >= 0) || o->selector < GPTS_SELECT_VARIANCE || o->selector > GPTS_SELECT_LIST ||
-        o->replacement < GPTS_REPLACE_LINEAR || o->replacement > GPTS_REPLACE_PRUNE || o->near_limit > INT32_MAX || o->terms_limit > GPTSI_STATIC_TERMS)
-        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "freezing: share in [0,1], gate a number, tolerance 0 or more, at most %d terms, a known selector and replacement",
+    if (!(o->share >= 0 && o->share <= 1) || o->gate != o->gate || !(o->tolerance >= 0) || o->selector < GPTS_SELECT_VARIANCE ||
+        o->selector > GPTS_SELECT_LIST ||
+        o->replacement < GPTS_REPLACE_LINEAR || o->replacement > GPTS_REPLACE_PRUNE || o->near_limit > INT32_MAX ||
+        o->terms_limit > GPTSI_STATIC_TERMS)
+        return gptsi_fail(m->error, GPTS_BAD_ARGUMENT,
+                          "freezing: share in [0,1], gate a number, tolerance 0 or more, at most %d terms, a known selector and replacement",
                           (int)GPTSI_STATIC_TERMS);
     if (o->selector == GPTS_SELECT_LIST)
         for (i = 0; i < o->n_list; i++) {
             size_t j;
             if (o->list[i] < 0 || (size_t)o->list[i] >= L * H)
-                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the list names head %ld, but the model has 0 .. %ld", (long)o->list[i], (long)(L * H) - 1);
+                return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the list names head %ld, but the model has 0 .. %ld",
+                                  (long)o->list[i], (long)(L * H) - 1);
             for (j = 0; j < i; j++)
                 if (o->list[i] == o->list[j])
                     return gptsi_fail(m->error, GPTS_BAD_ARGUMENT, "the list names head %ld twice", (long)o->list[i]);
@@ -6838,7 +6896,8 @@ static gpts_status gptsi_freeze_shapes(gpts_model *m, const gpts_calibration *c,
         }
         if (!change || o->replacement == GPTS_REPLACE_PRUNE) continue;
         if (old->n && old->S != c->T)
-            return gptsi_fail(m->error, GPTS_UNSUPPORTED, "layer %llu has static heads of length %llu; calibrate at that length to add to them, not at %llu",
+            return gptsi_fail(m->error, GPTS_UNSUPPORTED,
+                              "layer %llu has static heads of length %llu; calibrate at that length to add to them, not at %llu",
                               (unsigned long long)l, (unsigned long long)old->S, (unsigned long long)c->T);
         shape->S = c->T; shape->train_patterns = old->n ? shape->train_patterns : o->train_patterns;
         for (h = 0, n = 0; h < c->H; h++) if (shape->kind[h] == GPTSI_STATIC) {
@@ -6967,7 +7026,8 @@ GPTS_API gpts_status gpts_select(gpts_calibration *c, gpts_model *m, const gpts_
         return GPTS_OK;
     }
     if (o.selector != GPTS_SELECT_LOSS && o.selector != GPTS_SELECT_GATE_TAYLOR) return GPTS_OK;
-    if (!(targets = GPTSI_NEW(&m->hooks, int32_t, c->n_sequences * c->T))) return gptsi_no_memory(m->error, "targets", c->n_sequences * c->T, sizeof *targets);
+    if (!(targets = GPTSI_NEW(&m->hooks, int32_t, c->n_sequences * c->T)))
+        return gptsi_no_memory(m->error, "targets", c->n_sequences * c->T, sizeof *targets);
     for (i = 0; i < c->n_sequences * c->T; i++) targets[i] = (i + 1) % c->T ? c->tokens[i + 1] : -1;
     status = o.selector == GPTS_SELECT_LOSS ? gptsi_select_loss(c, m, score, targets) : gptsi_select_gate(c, m, score, targets);
     gptsi_delete(&m->hooks, targets);
@@ -6991,7 +7051,8 @@ static void gptsi_fit_uniform(gpts_pattern_fit *fit)
     if (fit->S == 1) fit->W = 1;
 }
 
-GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_calibration *c, const gpts_freeze_options *options, gpts_freeze_report *report)
+GPTS_API gpts_status gpts_freeze(gpts_model *m, gpts_trainer *trainer, gpts_calibration *c, const gpts_freeze_options *options,
+                                 gpts_freeze_report *report)
 {
     gpts_freeze_options o = options ? *options : gpts_freeze_options_default();
     size_t all, candidates = 0, wanted, taken = 0, next = 0, i, *order;
@@ -7153,7 +7214,8 @@ static void gptsi_session_keep_window(gpts_session *s, size_t l, const unsigned 
     gpts_model *m = s->model;
     size_t bytes = m->layers[l].window * (size_t)m->config.n_embd * m->ops->activation_bytes, b;
     for (b = 0; b < batch->B; b++)
-        m->ops->copy(m->device, (unsigned char *)(void *)s->caches[l].window + b * bytes, windows + (b * batch->T + (size_t)batch->length[b] - 1) * bytes, bytes);
+        m->ops->copy(m->device, (unsigned char *)(void *)s->caches[l].window + b * bytes,
+                     windows + (b * batch->T + (size_t)batch->length[b] - 1) * bytes, bytes);
 }
 
 /* one more token: the oldest input leaves, the new one enters; windows [B,k C] = */
@@ -7212,9 +7274,13 @@ static gpts_status gptsi_session_prefill(gpts_session *s, const int32_t *ids, si
     size_t b;
     for (b = 0; b < s->B; b++) {
         if (s->position[b]) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "prefill needs an empty session: reset it first");
-        if (length && (length[b] < 1 || (size_t)length[b] > T)) return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "row %llu has %ld tokens, expected 1 to %llu", (unsigned long long)b, (long)length[b], (unsigned long long)T);
+        if (length && (length[b] < 1 || (size_t)length[b] > T))
+            return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "row %llu has %ld tokens, expected 1 to %llu", (unsigned long long)b,
+                              (long)length[b], (unsigned long long)T);
     }
-    if (T > s->capacity) return gptsi_fail(s->error, GPTS_TOO_LONG, "%llu tokens do not fit a session of capacity %llu", (unsigned long long)T, (unsigned long long)s->capacity);
+    if (T > s->capacity)
+        return gptsi_fail(s->error, GPTS_TOO_LONG, "%llu tokens do not fit a session of capacity %llu", (unsigned long long)T,
+                          (unsigned long long)s->capacity);
     lengths = GPTSI_NEW(&m->hooks, int32_t, s->B);
     if (!lengths) return gptsi_no_memory(s->error, "a prefill", s->B, sizeof *lengths);
     for (b = 0; b < s->B; b++) lengths[b] = length ? length[b] : (int32_t)T;
@@ -7242,12 +7308,15 @@ static gpts_status gptsi_session_steps(gpts_session *s, const int32_t *ids, size
         size_t position = (size_t)s->position[b];
         if (ids[b] < 0) continue;
         if (ids[b] >= m->config.vocab_size)
-            return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "token %ld at row %llu is outside 0 .. %lld", (long)ids[b], (unsigned long long)b, (long long)m->config.vocab_size - 1);
+            return gptsi_fail(s->error, GPTS_BAD_ARGUMENT, "token %ld at row %llu is outside 0 .. %lld", (long)ids[b],
+                              (unsigned long long)b, (long long)m->config.vocab_size - 1);
         longest = gptsi_max(longest, gptsi_add(position, n));
         if (position >= s->capacity || n > s->capacity - position)
-            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has filled the session's capacity of %llu tokens", (unsigned long long)b, (unsigned long long)s->capacity);
+            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has filled the session's capacity of %llu tokens",
+                              (unsigned long long)b, (unsigned long long)s->capacity);
         if (position >= room || n > room - position)
-            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has used all %lld learned positions", (unsigned long long)b, (long long)m->config.n_positions);
+            return gptsi_fail(s->error, GPTS_TOO_LONG, "row %llu has used all %lld learned positions", (unsigned long long)b,
+                              (long long)m->config.n_positions);
     }
     if (!longest) return GPTS_OK;
     for (l = 0; l < (size_t)m->config.n_layer; l++)
@@ -12429,9 +12498,11 @@ GPTS_API gpts_status gpts_model_forward_masked(gpts_model *m, gpts_masked_call *
         return gptsi_fail(m->error, GPTS_BAD_SHAPE, "input_ids has %llu dimensions, expected 2: [B,T]",
                           (unsigned long long)(call->input_ids.data ? call->input_ids.rank : 0));
     B = shape[0] = call->input_ids.shape[0]; T = shape[1] = call->input_ids.shape[1]; shape[2] = (size_t)m->config.n_embd;
-    if (call->attention_mask.data) GPTSI_TRY(gptsi_shape_check("attention_mask", call->attention_mask.rank, call->attention_mask.shape, 2, shape, m->error));
+    if (call->attention_mask.data)
+        GPTSI_TRY(gptsi_shape_check("attention_mask", call->attention_mask.rank, call->attention_mask.shape, 2, shape, m->error));
     if (call->labels.data) GPTSI_TRY(gptsi_shape_check("labels", call->labels.rank, call->labels.shape, 2, shape, m->error));
-    if (call->hidden_states.data) GPTSI_TRY(gptsi_shape_check("hidden_states", call->hidden_states.rank, call->hidden_states.shape, 3, shape, m->error));
+    if (call->hidden_states.data)
+        GPTSI_TRY(gptsi_shape_check("hidden_states", call->hidden_states.rank, call->hidden_states.shape, 3, shape, m->error));
     shape[2] = (size_t)m->config.vocab_size;
     if (call->logits.data) GPTSI_TRY(gptsi_shape_check("logits", call->logits.rank, call->logits.shape, 3, shape, m->error));
     n = gptsi_mul(B, T);
@@ -12711,7 +12782,8 @@ static gpts_status gptsi_import_match(gptsi_import *in)
             }
         for (r = 0; r < KNOWN && f->role == -2; r++)
             if (gptsi_pattern_fits(gptsi_known_names[r].from, t->name, &layer)) f->role = gptsi_known_names[r].role;
-        if (f->role == -2) return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a name that is not known here: a map must say what it is (null: ignore it)");
+        if (f->role == -2)
+            return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a name that is not known here: a map must say what it is (null: ignore it)");
         if (f->role >= 0 && layer >= MOST_LAYERS) return gptsi_import_fault(in, GPTS_BAD_FILE, i, "has a layer's number beyond 65535");
         f->layer = f->role >= 0 && gptsi_role_in_layer(f->role) ? (size_t)layer : 0;
         if (f->role >= 0 && gptsi_role_in_layer(f->role) && f->layer + 1 > in->L) in->L = f->layer + 1;
@@ -12804,7 +12876,8 @@ static gpts_status gptsi_import_config(gptsi_import *in, const gpts_mapping *map
     c->unscaled_scores = s->whole[GPTSI_SET_UNSCALED] > 0 || (mapping && mapping->unscaled_scores);
     if (gptsi_import_any(in, GPTS_P_LN_F_W)) c->norm = GPTS_NORM_LAYER;
     for (role = 0; role < GPTSI_ROLES; role++)
-        if ((role >= GPTSI_ROLE_Q ? (role - GPTSI_ROLE_Q) % 2 == 1 : strstr(gptsi_role_names[role], ".bias") != NULL) && gptsi_import_any(in, role)) c->bias = 1;
+        if ((role >= GPTSI_ROLE_Q ? (role - GPTSI_ROLE_Q) % 2 == 1 : strstr(gptsi_role_names[role], ".bias") != NULL) && gptsi_import_any(in, role))
+            c->bias = 1;
     for (l = 1; l <= in->L; l++)
         if ((t = gptsi_import_tensor(in, l, GPTS_P_MLP_FC_W)) != NULL && t->rank == 2 && t->count / (in->C ? in->C : 1) <= INT32_MAX)
             c->n_inner = (int64_t)(t->count / in->C);
@@ -12884,7 +12957,8 @@ static void gptsi_fold(const gpts_real *b, gpts_real *a, size_t C, double *row, 
 }
 
 /* Matrix and bias of a role, part `part` of `parts` stacked ones, as [C,C+1]; the identity where it is absent. */
-static gpts_status gptsi_import_affine(const gptsi_import *in, size_t row, int role, size_t part, size_t parts, int flip, gpts_real *to, gpts_real *room)
+static gpts_status gptsi_import_affine(const gptsi_import *in, size_t row, int role, size_t part, size_t parts, int flip,
+                                       gpts_real *to, gpts_real *room)
 {
     size_t C = in->C, w = C + 1, i;
     for (i = 0; i < C * w; i++) to[i] = (gpts_real)(i / w == i % w);
@@ -13063,7 +13137,8 @@ static gpts_status gptsi_import_verify(const gptsi_import *in, gpts_model *m, gp
     int flips, found = 0, pass;
     size_t i;
     for (i = 0; i < in->file->n_tensors; i++) if (in->file->tensors[i].dtype == GPTS_F16 || in->file->tensors[i].dtype == GPTS_BF16) limit = 5e-2;
-    if (tokens && n < 2) return gptsi_fail(in->error, GPTS_BAD_ARGUMENT, "the text at hand has %llu tokens, at least 2 are needed", (unsigned long long)n);
+    if (tokens && n < 2)
+        return gptsi_fail(in->error, GPTS_BAD_ARGUMENT, "the text at hand has %llu tokens, at least 2 are needed", (unsigned long long)n);
     if (probe_text.at) GPTSI_TRY(gptsi_probe_read(&probe, probe_text, m->config.vocab_size, in->error));
     for (pass = 0; pass < 2; pass++) {                            /* the probe, then the text */
         if (pass ? !tokens : !probe_text.at) continue;
@@ -13077,8 +13152,10 @@ static gpts_status gptsi_import_verify(const gptsi_import *in, gpts_model *m, gp
             if (!pass && !flips && value <= limit) break;
         }
         if (!pass && !(mapped <= limit))
-            return gptsi_fail(in->error, GPTS_MISMATCH, "%s: the weights, read as mapped, give logits that differ from the probe's by %.3g of their size; %s%s",
-                in->file->source->label, mapped, best <= limit ? "they agree with " : "no transposition makes them agree", best <= limit ? gptsi_flip_words[found] : "");
+            return gptsi_fail(in->error, GPTS_MISMATCH,
+                              "%s: the weights, read as mapped, give logits that differ from the probe's by %.3g of their size; %s%s",
+                in->file->source->label, mapped, best <= limit ? "they agree with " : "no transposition makes them agree",
+                best <= limit ? gptsi_flip_words[found] : "");
         if (pass && (!(mapped < HUGE_VAL) || best < mapped - 0.01 - 0.002 * fabs(mapped)))
             return gptsi_fail(in->error, GPTS_MISMATCH, "%s: the weights, read as mapped, have a loss of %.4f on the text at hand, but %.4f with %s",
                 in->file->source->label, mapped, best, gptsi_flip_words[found]);
@@ -13111,7 +13188,8 @@ static char *gptsi_import_table(const gptsi_import *in)
         snprintf(line, sizeof line, "h.%llu.", (unsigned long long)f->layer);
         if (gptsi_role_in_layer(f->role)) gptsi_text_add(&text, line);
         gptsi_text_add(&text, gptsi_role_names[f->role] + (gptsi_role_in_layer(f->role) ? 5 : 0));
-        gptsi_text_add(&text, t->rank != 2 ? "\n" : gptsi_found_transposed(f) == (f->role >= GPTSI_ROLE_Q || f->role == GPTS_P_LM_HEAD) ? " [in,out]\n" : " [out,in]\n");
+        gptsi_text_add(&text, t->rank != 2 ? "\n" : gptsi_found_transposed(f) == (f->role >= GPTSI_ROLE_Q ||
+                f->role == GPTS_P_LM_HEAD) ? " [in,out]\n" : " [out,in]\n");
     }
     snprintf(line, sizeof line, "vocab_size %lld, n_embd %lld, n_layer %lld, n_head %lld, position %s, norm %s, bias %s, %s, scores %s\n",
              (long long)in->config.vocab_size, (long long)in->config.n_embd, (long long)in->config.n_layer, (long long)in->config.n_head,
@@ -13181,7 +13259,8 @@ static gpts_status gptsi_import_open(gptsi_import *in, const char *path, const g
     if (mapping && mapping->map) {
         GPTSI_TRY(gpts_read_file(mapping->map, &in->names.text, &bytes, in->hooks, in->error));
         GPTSI_TRY(gptsi_names_read(&in->names, bytes, in->hooks, in->error));
-        if (in->names.config.at) GPTSI_TRY(gptsi_settings_read(&in->settings, in->names.config.at, in->names.config.n, "the map's @config", in->error));
+        if (in->names.config.at)
+            GPTSI_TRY(gptsi_settings_read(&in->settings, in->names.config.at, in->names.config.n, "the map's @config", in->error));
     }
     GPTSI_TRY(gptsi_import_match(in));
     return gptsi_import_config(in, mapping);
@@ -13209,7 +13288,8 @@ GPTS_API gpts_status gpts_model_load_mapped_checked(gpts_model *m, const char *p
     memset(&file, 0, sizeof file);
     in.file = &file; in.hooks = hooks; in.error = error;
     status = gptsi_import_open(&in, path, mapping);
-    if (status == GPTS_OK && mapping && (mapping->table = gptsi_import_table(&in)) == NULL) status = gptsi_no_memory(error, "the table of names", 1, 1);
+    if (status == GPTS_OK && mapping && (mapping->table = gptsi_import_table(&in)) == NULL)
+        status = gptsi_no_memory(error, "the table of names", 1, 1);
     if (status == GPTS_OK && (status = gptsi_model_build(m, &in.config, NULL, hooks)) != GPTS_OK) memcpy(error, m->error, sizeof error);
     if (status == GPTS_OK) status = gptsi_import_all_used(&in, m);
     if (status == GPTS_OK) status = gptsi_import_weights(&in, m, 0);
@@ -13406,11 +13486,13 @@ static gpts_status gptsi_export_allowed(const gpts_model *m, const char *like, c
                               (unsigned long long)l, m->layers[l].hidden ? "an approximator" : h->n ? "static heads" : "pruned heads");
     }
     if (!like && (m->config.n_inner || m->config.norm != GPTS_NORM_NONE))
-        return gptsi_fail(error, GPTS_UNSUPPORTED, "only attention-only models have names of their own here: name a file like it, or use gpts_model_save");
+        return gptsi_fail(error, GPTS_UNSUPPORTED,
+                          "only attention-only models have names of their own here: name a file like it, or use gpts_model_save");
     return GPTS_OK;
 }
 
-static gpts_status gptsi_export_write(gptsi_export *out, gpts_model *m, const char *path, const char *like, gpts_mapping *mapping, gptsi_text *probe, gptsi_text *settings)
+static gpts_status gptsi_export_write(gptsi_export *out, gpts_model *m, const char *path, const char *like, gpts_mapping *mapping,
+                                      gptsi_text *probe, gptsi_text *settings)
 {
     gptsi_import *in = &out->like;
     gpts_dtype dtype = mapping ? mapping->dtype : GPTS_F32;
@@ -13421,10 +13503,13 @@ static gpts_status gptsi_export_write(gptsi_export *out, gpts_model *m, const ch
     if (like) {
         GPTSI_TRY(gptsi_import_open(in, like, mapping));
         if (in->L != (size_t)m->config.n_layer || in->C != (size_t)m->config.n_embd || in->V != (size_t)m->config.vocab_size ||
-            in->config.n_inner != m->config.n_inner || in->config.norm != m->config.norm || (in->config.position == GPTS_POSITION_LEARNED) != (m->config.position == GPTS_POSITION_LEARNED) ||
+            in->config.n_inner != m->config.n_inner || in->config.norm != m->config.norm ||
+            (in->config.position == GPTS_POSITION_LEARNED) != (m->config.position == GPTS_POSITION_LEARNED) ||
             in->config.tie_word_embeddings != m->config.tie_word_embeddings)
-            return gptsi_fail(out->error, GPTS_MISMATCH, "%s is of another shape (%llu layers, width %llu, vocabulary %llu) than the model (%lld, %lld, %lld) or has other parts",
-                out->file.source->label, (unsigned long long)in->L, (unsigned long long)in->C, (unsigned long long)in->V, (long long)m->config.n_layer,
+            return gptsi_fail(out->error, GPTS_MISMATCH,
+                              "%s is of another shape (%llu layers, width %llu, vocabulary %llu) than the model (%lld, %lld, %lld) or has other parts",
+                out->file.source->label, (unsigned long long)in->L, (unsigned long long)in->C, (unsigned long long)in->V,
+                (long long)m->config.n_layer,
                 (long long)m->config.n_embd, (long long)m->config.vocab_size);
         for (l = 0; l < in->L && m->config.bias && !in->config.bias; l++)
             return gptsi_fail(out->error, GPTS_UNSUPPORTED, "the model has biases, and %s has no place for them", out->file.source->label);

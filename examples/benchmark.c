@@ -209,7 +209,8 @@ static void say_frozen(char text[160])
         if (frozen.heads[i].W > W) W = frozen.heads[i].W;
         if (frozen.heads[i].R > R) R = frozen.heads[i].R;
     }
-    snprintf(text, 160, "%d of %d heads static, %d in linear form (W %d, R %d at most)", (int)frozen.n, (int)(layers * heads), (int)frozen.linear, (int)W, (int)R);
+    snprintf(text, 160, "%d of %d heads static, %d in linear form (W %d, R %d at most)", (int)frozen.n, (int)(layers * heads),
+             (int)frozen.linear, (int)W, (int)R);
 }
 
 int main(int argc, char **argv)
@@ -232,7 +233,9 @@ int main(int argc, char **argv)
         if (T[t] > longest) longest = T[t];
     }
     if (layers_replaced) n_replaced = cli_list("--layers-replaced", layers_replaced, 0, (double)layers - 1, replaced);
-    else for (; (int64_t)n_replaced < layers - layers / 2 && n_replaced < CLI_LIST; n_replaced++) replaced[n_replaced] = layers / 2 + (int64_t)n_replaced;
+    else
+        for (; (int64_t)n_replaced < layers - layers / 2 && n_replaced < CLI_LIST; n_replaced++)
+            replaced[n_replaced] = layers / 2 + (int64_t)n_replaced;
     if (!hidden) hidden = width > 1 ? width / 2 : 1;
     cli_make_out();
     cli_results();
@@ -279,14 +282,16 @@ int main(int argc, char **argv)
         }
         for (m = 0; m < MODELS; m++) gpts_model_free(&models[m]);
 
-        cli_say("\nvocabulary %lld, width %lld; hybrid: h %lld in %llu of %lld layers; static: %s\n", (long long)V[v], (long long)width, (long long)hidden,
+        cli_say("\nvocabulary %lld, width %lld; hybrid: h %lld in %llu of %lld layers; static: %s\n", (long long)V[v],
+                (long long)width, (long long)hidden,
                 (unsigned long long)n_replaced, (long long)layers, text);
         cli_say("                 ordinary      hybrid  gain (flops, bytes)      static  gain (flops, bytes)\n");
         for (decode = 0; decode < 2; decode++)
             for (t = 0; t < n_T; t++) {
                 const result *r = &results[decode][t];
                 cli_say("%-7s T %5lld %8.3f ms", what[decode], (long long)T[t], 1e3 * r->seconds[ORDINARY]);
-                for (m = HYBRID; m < MODELS; m++) cli_say(" %8.3f ms  %4.2fx (%4.2fx %4.2fx)", 1e3 * r->seconds[m], r->ratio[m], r->flops[m], r->bytes[m]);
+                for (m = HYBRID; m < MODELS; m++)
+                    cli_say(" %8.3f ms  %4.2fx (%4.2fx %4.2fx)", 1e3 * r->seconds[m], r->ratio[m], r->flops[m], r->bytes[m]);
                 cli_say("\n");
                 for (m = 0; m < MODELS; m++) {
                     cli_json_named(r->seconds[m], "%s_%lld_%lld_%s_seconds", what[decode], (long long)V[v], (long long)T[t], names[m]);
@@ -316,8 +321,10 @@ int main(int argc, char **argv)
         plot_table("context|prefill, ms|hybrid|gain (bound)|static|gain (bound)|decode, ms|hybrid|gain (bound)|static|gain (bound)");
         for (t = 0; t < n_T; t++) {
             const result *p = &results[0][t], *d = &results[1][t];
-            plot_row("%lld|%.2f|%.2f|%.2f (%.2f)|%.2f|%.2f (%.2f)|%.3f|%.3f|%.2f (%.2f)|%.3f|%.2f (%.2f)", (long long)T[t], 1e3 * p->seconds[0], 1e3 * p->seconds[1],
-                     p->ratio[1], p->flops[1], 1e3 * p->seconds[2], p->ratio[2], p->flops[2], 1e3 * d->seconds[0], 1e3 * d->seconds[1], d->ratio[1], d->bytes[1],
+            plot_row("%lld|%.2f|%.2f|%.2f (%.2f)|%.2f|%.2f (%.2f)|%.3f|%.3f|%.2f (%.2f)|%.3f|%.2f (%.2f)", (long long)T[t],
+                     1e3 * p->seconds[0], 1e3 * p->seconds[1],
+                     p->ratio[1], p->flops[1], 1e3 * p->seconds[2], p->ratio[2], p->flops[2], 1e3 * d->seconds[0],
+                     1e3 * d->seconds[1], d->ratio[1], d->bytes[1],
                      1e3 * d->seconds[2], d->ratio[2], d->bytes[2]);
         }
         plot_table_end();

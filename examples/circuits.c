@@ -288,7 +288,13 @@ static head *heads_of(const gpts_model *m)
         const gpts_heads *h = &m->layers[l].heads;
         const gpts_tensor *attn = layer_tensor(m, l, "attn.c_attn.weight"), *proj = layer_tensor(m, l, "attn.c_proj.weight");
         const gpts_tensor *gain = layer_tensor(m, l, "ln_1.weight");
-        for (i = 0; i < H; i++) { all[l * H + i].layer = l; all[l * H + i].index = i; all[l * H + i].kind = HEAD_GONE; all[l * H + i].C = C; all[l * H + i].D = D; }
+        for (i = 0; i < H; i++) {
+            all[l * H + i].layer = l;
+            all[l * H + i].index = i;
+            all[l * H + i].kind = HEAD_GONE;
+            all[l * H + i].C = C;
+            all[l * H + i].D = D;
+        }
         for (s = 0; s < h->K; s++) {
             head *one = &all[l * H + (size_t)h->kept[s]];
             size_t live = h->live_slot[s] < 0 ? 0 : (size_t)h->live_slot[s];
@@ -626,7 +632,8 @@ static behaviour *behaviours_of(gpts_model *m, const head *all, const bench *b, 
                 if (!b->text) to->previous += previous_score(weights, b->T) / (double)b->n;
                 if (w) continue;
                 to->picture = CLI_NEW(double, (2 * b->period + 1) * (2 * b->period + 1));
-                for (i = 0; i < 2 * b->period + 1; i++) memcpy(to->picture + i * (2 * b->period + 1), weights + i * b->T, (2 * b->period + 1) * sizeof *weights);
+                for (i = 0; i < 2 * b->period + 1; i++)
+                    memcpy(to->picture + i * (2 * b->period + 1), weights + i * b->T, (2 * b->period + 1) * sizeof *weights);
             }
         }
         for (s = 0; s < h->K; s++) {                               /* random tokens, said once */
@@ -800,7 +807,8 @@ static void bench_ids(bench *b, const corpus_tokens *data)
     qsort(count, b->V, 2 * sizeof *count, by_count_down);
     b->ids = CLI_NEW(int32_t, b->V);
     for (i = 0; i < b->V; i++)
-        if ((data ? count[2 * i] > 0 : count[2 * i + 1] > 0 || b->V == 1) && (int32_t)count[2 * i + 1] != b->start) b->ids[n++] = (int32_t)count[2 * i + 1];
+        if ((data ? count[2 * i] > 0 : count[2 * i + 1] > 0 || b->V == 1) && (int32_t)count[2 * i + 1] != b->start)
+            b->ids[n++] = (int32_t)count[2 * i + 1];
     if (!n) b->ids[n++] = 0;
     b->n_ids = n;
     free(count);
@@ -872,7 +880,8 @@ static void analyse(findings *f)
         f->matching[i] = matching_score(&f->all[i], ee);
         if (f->all[i].kind != HEAD_GONE) head_pairs(&f->all[i], e, u, V, f->b->ids, ids, f->qk + i * t, f->ov + i * t, t);
         for (j = 0; j < f->n; j++) for (kind = 0; kind < COMPOSE_KINDS; kind++)
-            f->compose[(j * f->n + i) * COMPOSE_KINDS + (size_t)kind] = f->all[j].layer < f->all[i].layer ? composition(&f->all[j], &f->all[i], kind) : NOTHING;
+            f->compose[(j * f->n + i) * COMPOSE_KINDS + (size_t)kind] =
+                f->all[j].layer < f->all[i].layer ? composition(&f->all[j], &f->all[i], kind) : NOTHING;
         cli_progress("reading the circuits", i + 1, f->n, "head %llu.%llu", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index);
     }
     f->does = behaviours_of(f->m, f->all, f->b, u);
@@ -909,7 +918,8 @@ static void freeze_each(findings *f, const corpus_tokens *data)
     for (i = 0; i < f->n; i++) {
         f->frozen[i] = replace_one(f->m, &c, (int32_t)i, GPTS_REPLACE_LINEAR, f->b);
         f->pruned[i] = replace_one(f->m, &c, (int32_t)i, GPTS_REPLACE_PRUNE, f->b);
-        cli_progress("freezing one head at a time", i + 1, f->n, "%llu.%llu", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index);
+        cli_progress("freezing one head at a time", i + 1, f->n, "%llu.%llu", (unsigned long long)f->all[i].layer,
+                     (unsigned long long)f->all[i].index);
     }
     gpts_calibration_free(&c);
     free(tokens); free(targets);
@@ -921,11 +931,15 @@ static void say_results(findings *f)
     cli_say("head   copying  matching  prefix  previous  copies |  QK: who looks for whom          OV: who raises what\n");
     for (i = 0; i < f->n; i++) {
         word a, b, c, d;
-        if (f->all[i].kind == HEAD_GONE) { cli_say("%llu.%-4llu (not there)\n", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index); continue; }
+        if (f->all[i].kind == HEAD_GONE) {
+            cli_say("%llu.%-4llu (not there)\n", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index);
+            continue;
+        }
         a = word_of(f->words, f->qk[i * t].from); b = word_of(f->words, f->qk[i * t].to);
         c = word_of(f->words, f->ov[i * t].from); d = word_of(f->words, f->ov[i * t].to);
         if (f->all[i].kind == HEAD_STATIC) { snprintf(a.text, sizeof a.text, "(static)"); b.text[0] = 0; }
-        cli_say("%llu.%-4llu %7.2f %9.2f %7.2f %9.2f %7.2f |  %s %s   %s %s%s%s\n", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
+        cli_say("%llu.%-4llu %7.2f %9.2f %7.2f %9.2f %7.2f |  %s %s   %s %s%s%s\n", (unsigned long long)f->all[i].layer,
+                (unsigned long long)f->all[i].index,
                 f->copying[i], f->matching[i], f->does[i].prefix, f->does[i].previous, f->does[i].copying, a.text, b.text, c.text, d.text,
                 f->is_pair && i == f->induction ? "   <- induction" : "", f->is_pair && i == f->previous ? "   <- previous token" : "");
     }
@@ -933,7 +947,8 @@ static void say_results(findings *f)
     i = f->previous; j = f->induction;
     cli_say("%s %llu.%llu looks back one, %llu.%llu finds what followed; composition over chance (%.3f): Q %+.3f, K %+.3f, V %+.3f; same-matching through it %+.2f\n",
             f->is_pair ? "pair  " : "no induction pair; nearest to one:",
-            (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index, (unsigned long long)f->all[j].layer, (unsigned long long)f->all[j].index,
+            (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index, (unsigned long long)f->all[j].layer,
+            (unsigned long long)f->all[j].index,
             f->baseline, excess(f, i, j, COMPOSE_Q), excess(f, i, j, COMPOSE_K), excess(f, i, j, COMPOSE_V), f->through);
     if (!f->frozen) return;
     cli_say("frozen %llu.%llu adds %.3f to the loss on repeated tokens, frozen %llu.%llu adds %.3f; removed: %.3f and %.3f (whole model: %.3f)\n",
@@ -964,11 +979,14 @@ static void draw(findings *f)
     }
     plot_table("head|copying|same-matching|prefix|previous|copies|top QK pair|top OV pair");
     for (i = 0; i < f->n; i++) {
-        word a = word_of(f->words, f->qk[i * t].from), b = word_of(f->words, f->qk[i * t].to), c = word_of(f->words, f->ov[i * t].from), d = word_of(f->words, f->ov[i * t].to);
+        word a = word_of(f->words, f->qk[i * t].from), b = word_of(f->words, f->qk[i * t].to),
+            c = word_of(f->words, f->ov[i * t].from), d = word_of(f->words, f->ov[i * t].to);
         if (f->all[i].kind == HEAD_GONE) continue;
-        if (f->all[i].kind == HEAD_STATIC) plot_row("%llu.%llu|%.2f|static|%.2f|%.2f|%.2f||%s raises %s", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
+        if (f->all[i].kind == HEAD_STATIC)
+            plot_row("%llu.%llu|%.2f|static|%.2f|%.2f|%.2f||%s raises %s", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
             f->copying[i], f->does[i].prefix, f->does[i].previous, f->does[i].copying, c.text, d.text);
-        else plot_row("%llu.%llu|%.2f|%.2f|%.2f|%.2f|%.2f|%s sees %s|%s raises %s", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index, f->copying[i],
+        else plot_row("%llu.%llu|%.2f|%.2f|%.2f|%.2f|%.2f|%s sees %s|%s raises %s", (unsigned long long)f->all[i].layer,
+                      (unsigned long long)f->all[i].index, f->copying[i],
             f->matching[i], f->does[i].prefix, f->does[i].previous, f->does[i].copying, a.text, b.text, c.text, d.text);
     }
     plot_table_end();
@@ -976,7 +994,8 @@ static void draw(findings *f)
         size_t p = f->previous, q = f->induction;
         plot_say("The induction pair: head %llu.%llu looks one token back (%.0f %% of its attention), head %llu.%llu looks at what followed the same token before (%.0f %%). "
                  "The first writes what the second's keys read: K-composition %.3f, where random matrices give %.3f \xc2\xb1 %.3f.",
-                 (unsigned long long)f->all[p].layer, (unsigned long long)f->all[p].index, 100 * f->does[p].previous, (unsigned long long)f->all[q].layer,
+                 (unsigned long long)f->all[p].layer, (unsigned long long)f->all[p].index, 100 * f->does[p].previous,
+                 (unsigned long long)f->all[q].layer,
                  (unsigned long long)f->all[q].index, 100 * f->does[q].prefix, excess(f, p, q, COMPOSE_K) + f->baseline, f->baseline, f->deviation);
     }
     if (f->frozen) {
@@ -991,7 +1010,8 @@ static void draw(findings *f)
         for (part = 0; part < 2 && shown; part++) {
             if (!part && !f->b->text) continue;
             for (i = 0; i < f->n; i++) {
-                snprintf(text[2 * i].text, sizeof text[0].text, "%llu.%llu%s", (unsigned long long)f->all[i].layer, (unsigned long long)f->all[i].index,
+                snprintf(text[2 * i].text, sizeof text[0].text, "%llu.%llu%s", (unsigned long long)f->all[i].layer,
+                         (unsigned long long)f->all[i].index,
                          f->is_pair && i == f->induction ? " induction" : f->is_pair && i == f->previous ? " previous" : "");
                 snprintf(text[2 * i + 1].text, sizeof text[0].text, "removed");
                 names[2 * i] = text[2 * i].text; names[2 * i + 1] = text[2 * i + 1].text;
@@ -1020,12 +1040,15 @@ static void draw(findings *f)
             if (!(a->prefix + a->previous > b->prefix + b->previous)) break;
             order[k] = order[k - 1]; order[k - 1] = swap;
         }
-    if (f->n) plot_say("Attention on %llu random tokens said twice after a start token: rows look, columns are looked at.", (unsigned long long)f->b->period);
+    if (f->n)
+        plot_say("Attention on %llu random tokens said twice after a start token: rows look, columns are looked at.",
+                 (unsigned long long)f->b->period);
     plot_row_begin();
     for (i = k = 0; i < f->n && k < (size_t)pictures; i++) {
         if (!f->does[order[i]].picture) continue;
         k++;
-        snprintf(title, sizeof title, "Head %llu.%llu: prefix %.2f, previous %.2f", (unsigned long long)f->all[order[i]].layer, (unsigned long long)f->all[order[i]].index,
+        snprintf(title, sizeof title, "Head %llu.%llu: prefix %.2f, previous %.2f", (unsigned long long)f->all[order[i]].layer,
+                 (unsigned long long)f->all[order[i]].index,
                  f->does[order[i]].prefix, f->does[order[i]].previous);
         plot_heat(title, "from", "to", f->does[order[i]].picture, NULL, side, side, 0, 1);
     }
@@ -1086,7 +1109,8 @@ static void write_json(const findings *f)
             cli_json_named(f->pruned[i].again - f->whole.again, "pruned_copies_%u_%u", l, h);
         }
         for (j = 0; j < f->n && f->n <= 64; j++) for (k = 0; k < COMPOSE_KINDS && f->all[j].layer < f->all[i].layer; k++)
-            cli_json_named(f->compose[(j * f->n + i) * COMPOSE_KINDS + k], "%s_composition_%u_%u_%u_%u", kinds[k], (unsigned)f->all[j].layer, (unsigned)f->all[j].index, l, h);
+            cli_json_named(f->compose[(j * f->n + i) * COMPOSE_KINDS + k], "%s_composition_%u_%u_%u_%u", kinds[k],
+                           (unsigned)f->all[j].layer, (unsigned)f->all[j].index, l, h);
     }
 }
 
@@ -1128,13 +1152,15 @@ int main(int argc, char **argv)
         if (model.layers[i].heads.n && model.layers[i].heads.S < room) room = model.layers[i].heads.S;
     start = start_token >= 0 ? (int32_t)start_token : have_text && data.tokenizer.end_of_text >= 0 ? data.tokenizer.end_of_text : 0;
     if (!cli.model) corpus_need(&data, context);
-    if (start >= (cli.model ? model.config.vocab_size : data.tokenizer.vocab_size)) cli_fail("--start-token %ld is not in the vocabulary", (long)start);
+    if (start >= (cli.model ? model.config.vocab_size : data.tokenizer.vocab_size))
+        cli_fail("--start-token %ld is not in the vocabulary", (long)start);
     bench_make(&b, (size_t)(cli.model ? model.config.vocab_size : data.tokenizer.vocab_size), room, have_text ? &data : NULL, start);
     if (!cli.model) {
         train(&model, &data, &b, &f.curve);
         CLI_TRY(gpts_model_save(&model, cli_path(path, "circuits.safetensors")), model.error);
     }
-    cli_say("model  %lld layers, %lld heads, width %lld, vocabulary %lld, positions %s\n", (long long)model.config.n_layer, (long long)model.config.n_head,
+    cli_say("model  %lld layers, %lld heads, width %lld, vocabulary %lld, positions %s\n", (long long)model.config.n_layer,
+            (long long)model.config.n_head,
             (long long)model.config.n_embd, (long long)model.config.vocab_size, positions[model.config.position]);
     f.m = &model; f.words = &data.tokenizer; f.b = &b;
     analyse(&f);

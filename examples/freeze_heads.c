@@ -146,7 +146,8 @@ static outcome run_arm(const arm *a, int64_t seed, gpts_calibration *c, int repo
     outcome r = {0};
     char path[CLI_PATH], what[64];
     CLI_TRY(gpts_checkpoint_load(&trainer, &model, cli_path(path, "halfway_%lld.safetensors", (long long)seed), &cli.hooks), trainer.error);
-    if (trainer.step != halfway() || model.config.n_layer != cli_shape.layers || model.config.n_head != cli_shape.heads || model.config.n_embd != cli_shape.width)
+    if (trainer.step != halfway() || model.config.n_layer != cli_shape.layers || model.config.n_head != cli_shape.heads ||
+        model.config.n_embd != cli_shape.width)
         cli_fail("%s is the half-way checkpoint of another run", path);
     cli_place(&model);
     cli_join(&trainer, 1);
@@ -176,7 +177,8 @@ static outcome run_arm(const arm *a, int64_t seed, gpts_calibration *c, int repo
             plot_table("head|variance|W|R|nats from the mean|nats from exact|worst row");
             for (i = 0; i < frozen.n; i++) {
                 const gpts_frozen_head *h = &frozen.heads[i];
-                plot_row("layer %d, head %d|%.3g|%llu|%llu|%.4f|%.5f|%.4f", (int)h->layer, (int)h->head, score[(size_t)h->layer * c->H + (size_t)h->head],
+                plot_row("layer %d, head %d|%.3g|%llu|%llu|%.4f|%.5f|%.4f", (int)h->layer, (int)h->head,
+                         score[(size_t)h->layer * c->H + (size_t)h->head],
                          (unsigned long long)h->W, (unsigned long long)h->R, h->divergence, h->gap, h->worst_gap);
             }
             plot_table_end();
@@ -272,7 +274,8 @@ int main(int argc, char **argv)
     runs = CLI_NEW(outcome, n * n_seeds);
     plot_begin("heads", "Static heads");
     plot_say("%lld layers of %lld heads, width %lld, %lld tokens of context; %lld updates of %lld tokens, the change after %.0f %% of them. "
-             "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (long long)cli_train.context,
+             "Patterns are fitted to the mean attention of %lld windows.", (long long)cli_shape.layers, (long long)cli_shape.heads,
+             (long long)cli_shape.width, (long long)cli_train.context,
              (long long)cli_train.updates, (long long)cli_together(cli_train.batch * cli_train.context), 100 * at, (long long)sequences);
     for (s = 0; s < n_seeds; s++) {
         gpts_calibration c = {0};
@@ -280,8 +283,10 @@ int main(int argc, char **argv)
         if (!again) first_half(seed[s]);
         for (a = 0; a < n; a++) {
             runs[a * n_seeds + s] = run_arm(&list[a], seed[s], &c, s == 0 && a == pictured);
-            cli_say("seed %lld  %-14s loss %.4f (%+.2f %% perplexity), right after the change %.4f, %.3f s an update\n", (long long)seed[s], list[a].name,
-                    runs[a * n_seeds + s].loss, 100 * (exp(runs[a * n_seeds + s].loss - runs[s].loss) - 1), runs[a * n_seeds + s].swapped, runs[a * n_seeds + s].seconds);
+            cli_say("seed %lld  %-14s loss %.4f (%+.2f %% perplexity), right after the change %.4f, %.3f s an update\n",
+                    (long long)seed[s], list[a].name,
+                    runs[a * n_seeds + s].loss, 100 * (exp(runs[a * n_seeds + s].loss - runs[s].loss) - 1),
+                    runs[a * n_seeds + s].swapped, runs[a * n_seeds + s].seconds);
         }
         gpts_calibration_free(&c);
     }
@@ -321,7 +326,8 @@ int main(int argc, char **argv)
         const outcome *r = &runs[a * n_seeds];
         cli_say("%-14s %5llu %6llu %5llu %9.4f   %+7.2f %% %6.2f %17.4f %19llu\n", names[a], (unsigned long long)r->n, (unsigned long long)r->linear,
                 (unsigned long long)r->exact, loss[a], mean[a], spread[a], r->swapped, (unsigned long long)r->parameters);
-        plot_row("%s|%llu|%llu|%llu|%.4f|%+.2f %%|%.2f|%.4f|%llu", names[a], (unsigned long long)r->n, (unsigned long long)r->linear, (unsigned long long)r->exact,
+        plot_row("%s|%llu|%llu|%llu|%.4f|%+.2f %%|%.2f|%.4f|%llu", names[a], (unsigned long long)r->n,
+                 (unsigned long long)r->linear, (unsigned long long)r->exact,
                  loss[a], mean[a], spread[a], r->swapped, (unsigned long long)r->parameters);
     }
     plot_table_end();

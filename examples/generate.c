@@ -117,7 +117,8 @@ int main(int argc, char **argv)
     cli_place(&model);
     open_tokenizer(&tokenizer, model_path);
     if (tokenizer.vocab_size > model.config.vocab_size)
-        cli_fail("the tokenizer has %d ids, %s only %lld: they do not belong together", (int)tokenizer.vocab_size, model_path, (long long)model.config.vocab_size);
+        cli_fail("the tokenizer has %d ids, %s only %lld: they do not belong together", (int)tokenizer.vocab_size, model_path,
+                 (long long)model.config.vocab_size);
 
     bytes = strlen(prompt);
     if (prompt[0] == '@') {

@@ -99,7 +99,8 @@ static void adapt(gpts_model *model, int32_t V, const char *what)
 static double accuracy(gpts_model *model, int32_t V, size_t D)
 {
     size_t L = (size_t)length, done, n, i, right = 0, asked = 0;
-    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * L), *targets = CLI_NEW(int32_t, (size_t)batch * L), *answers = CLI_NEW(int32_t, (size_t)batch * L);
+    int32_t *tokens = CLI_NEW(int32_t, (size_t)batch * L), *targets = CLI_NEW(int32_t, (size_t)batch * L),
+        *answers = CLI_NEW(int32_t, (size_t)batch * L);
     gpts_rng rng = { 800001, 0 };
     rng.seed += (uint64_t)L + D;
     for (done = 0; done < (size_t)examples; done += n) {
@@ -130,7 +131,9 @@ int main(int argc, char **argv)
     seed[0] = cli.seed;
     if (seeds) n_seeds = cli_list("--seeds", seeds, 0, 9007199254740992.0, seed);
     n_counts = cli_list("--sweep", sweep, 1, 65536, counts);
-    for (d = 0; d < n_counts; d++) if (4 * counts[d] > length) cli_fail("%lld pairs need a --length of %lld or more", (long long)counts[d], (long long)(4 * counts[d]));
+    for (d = 0; d < n_counts; d++)
+        if (4 * counts[d] > length)
+            cli_fail("%lld pairs need a --length of %lld or more", (long long)counts[d], (long long)(4 * counts[d]));
     if (4 * pairs > length) cli_fail("%lld pairs need a --length of %lld or more", (long long)pairs, (long long)(4 * pairs));
     for (word = arms; *word;) {
         size_t letters = strcspn(word, ",");
@@ -151,7 +154,8 @@ int main(int argc, char **argv)
             CLI_TRY(gpts_model_load(&model, cli_path(path, "%s_%lld.safetensors", names[a], (long long)seed[s]), &cli.hooks), model.error);
             cli_place(&model);
             V = (int32_t)(vocabulary ? vocabulary : model.config.vocab_size);
-            if (V > model.config.vocab_size) cli_fail("--mqar-vocabulary %d is more than the model's %lld", (int)V, (long long)model.config.vocab_size);
+            if (V > model.config.vocab_size)
+                cli_fail("--mqar-vocabulary %d is more than the model's %lld", (int)V, (long long)model.config.vocab_size);
             for (d = 0; d < n_counts; d++) if (counts[d] > V / 2 - 1) cli_fail("%lld pairs need more than %d ids", (long long)counts[d], (int)V);
             if (pairs > V / 2 - 1) cli_fail("%lld pairs need more than %d ids", (long long)pairs, (int)V);
             snprintf(what, sizeof what, "%.40s, seed %lld", names[a], (long long)seed[s]);
@@ -165,7 +169,8 @@ int main(int argc, char **argv)
             gpts_model_free(&model);
         }
 
-    cli_json_real("pairs", (double)pairs); cli_json_real("length", (double)length); cli_json_real("updates", (double)updates); cli_json_real("seeds", (double)n_seeds);
+    cli_json_real("pairs", (double)pairs); cli_json_real("length", (double)length); cli_json_real("updates", (double)updates);
+    cli_json_real("seeds", (double)n_seeds);
     plot_begin("recall", "Associative recall");
     plot_say("Adapted for %lld updates on windows of %lld tokens with %lld pairs, then asked with more pairs. A model that cannot look up guesses; accuracy is over the whole vocabulary.",
              (long long)updates, (long long)length, (long long)pairs);

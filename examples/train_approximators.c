@@ -151,7 +151,8 @@ int main(int argc, char **argv)
         record(&seen[layer], &model, layer, data.train, data.n_train, (size_t)record_windows);
         record(&held_out[layer], &model, layer, data.val, data.n_val, (size_t)held_out_windows);
         for (which = 0; which < FORMS; which++)
-            r2[layer * FORMS + (size_t)which] = fit(&approximators[layer * FORMS + (size_t)which], &model, layer, which, &seen[layer], &held_out[layer]);
+            r2[layer * FORMS + (size_t)which] = fit(&approximators[layer * FORMS + (size_t)which], &model, layer, which,
+                                                    &seen[layer], &held_out[layer]);
     }
     if (chained) {                            /* again, each on the inputs that the hybrid below makes */
         gpts_model hybrid;
@@ -234,7 +235,8 @@ int main(int argc, char **argv)
     plot_end();
 
     label[0] = 0;
-    for (i = 0; i < n_replaced && strlen(label) < 50; i++) snprintf(label + strlen(label), sizeof label - strlen(label), "%s%d", i ? "," : "", (int)replaced[i]);
+    for (i = 0; i < n_replaced && strlen(label) < 50; i++)
+        snprintf(label + strlen(label), sizeof label - strlen(label), "%s%d", i ? "," : "", (int)replaced[i]);
     cli_json_text("layers_replaced", label);
     cli_json_real("hidden", (double)hidden);
     cli_json_real("window", (double)window);

@@ -139,7 +139,8 @@ int main(int argc, char **argv)
         curves[1].x = val_x; curves[1].y = val_y; curves[1].n = n_val;
         plot_begin("base", "The base model");
         plot_say("%lld layers of %lld heads, width %lld, %llu parameters; %lld updates of %lld windows of %lld tokens, %.0f seconds. "
-                 "Validation loss %.3f.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width, (unsigned long long)model.n_parameters,
+                 "Validation loss %.3f.", (long long)cli_shape.layers, (long long)cli_shape.heads, (long long)cli_shape.width,
+                 (unsigned long long)model.n_parameters,
                  (long long)updates, (long long)cli_together(cli_train.batch * accumulate), (long long)cli_train.context, spent, val);
         plot_lines("Loss while learning", "update", "nats a token", curves, 2);
         plot_end();
@@ -159,7 +160,8 @@ int main(int argc, char **argv)
     cli_json_real("val_windows", (double)cli_train.eval_windows);
     cli_json_real("seconds", spent);
     cli_json_real("updates_per_second", spent > 0 ? (double)n_train / spent : 0);
-    cli_json_real("tokens_per_second", spent > 0 ? (double)n_train * (double)cli_together(cli_train.batch * accumulate * cli_train.context) / spent : 0);
+    cli_json_real("tokens_per_second",
+                  spent > 0 ? (double)n_train * (double)cli_together(cli_train.batch * accumulate * cli_train.context) / spent : 0);
     free(tokens); free(targets); free(train_x); free(train_y); free(val_x); free(val_y);
     gpts_trainer_free(&trainer);
     gpts_model_free(&model);

@@ -153,7 +153,8 @@ int main(int argc, char **argv)
     for (s = 0; s < n_seeds; s++)
         for (a = 0; a < n_arms; a++) runs[a * n_seeds + s] = run_arm((int)chosen[a], seed[s], &base.config);
 
-    for (i = 0; i < n_replaced && strlen(label) < 50; i++) snprintf(label + strlen(label), sizeof label - strlen(label), "%s%d", i ? "," : "", (int)replaced[i]);
+    for (i = 0; i < n_replaced && strlen(label) < 50; i++)
+        snprintf(label + strlen(label), sizeof label - strlen(label), "%s%d", i ? "," : "", (int)replaced[i]);
     cli_json_text("layers_replaced", label);
     cli_json_real("updates", (double)cli_train.updates);
     cli_json_real("seeds", (double)n_seeds);
@@ -174,7 +175,8 @@ int main(int argc, char **argv)
     }
     for (a = 0; a < n_arms; a++) if (chosen[a] == BASE) has_base = (int)a + 1;
 
-    cli_say("\nattention replaced in layers %s; %lld updates, %llu seed%s\n", label, (long long)cli_train.updates, (unsigned long long)n_seeds, n_seeds > 1 ? "s" : "");
+    cli_say("\nattention replaced in layers %s; %lld updates, %llu seed%s\n", label, (long long)cli_train.updates,
+            (unsigned long long)n_seeds, n_seeds > 1 ? "s" : "");
     cli_say("arm        val loss  spread  against base  trained parameters\n");
     for (a = 0; a < n_arms; a++) {
         cli_say("%-9s %9.4f", arm_names[chosen[a]], mean[a]);
