@@ -11,6 +11,8 @@
 out=build/sanitize; mkdir -p $out build/tests
 data=../shared/data
 passed=0 failed=0 skipped=0
+LOCPATH=$PWD/build/locale; export LOCPATH            # one with decimal commas, for tests/threads.c
+if [ ! -d $LOCPATH ] && command -v localedef >/dev/null 2>&1; then mkdir -p $LOCPATH; localedef -i de_DE -f UTF-8 $LOCPATH/de_DE.UTF-8 >/dev/null 2>&1; fi
 suites=${SUITES:-$(ls tests/*.c | sed 's#tests/##; s#\.c$##')}
 skip() { skipped=$((skipped + 1)); echo "  skipped: $1"; }
 pass() { passed=$((passed + 1)); echo "ok     $1"; }
@@ -46,7 +48,7 @@ run() {                                       # run TITLE KIND PROGRAM SUITE
     if watched $kind_ "$@"; then pass "$title: $(grep -E '^[0-9]+ passed' $out/log/output | tail -n 1)"
     else
         fail "$title: status $status, $found findings"
-        cat $out/log/* | grep -E "$finding|FAILED|^ +[^ ]+\.c:[0-9]+: | in gptsi?_| (at|by) 0x|#[0-4] " | head -n 30
+        cat $out/log/* | grep -E "$finding|FAILED|^ +[^ ]+\.c:[0-9]+: | in gptsi?_|Invalid|uninitialised|lost in| (at|by) 0x|#[0-4] " | head -n 30
     fi
     cat $out/log/found.* 2>/dev/null | grep -E 'WARNING|unhandled|DWARF|failed to allocate' | grep -vE "$finding" | sort -u | head -n 3 | sed 's/^/  the tool says: /'
 }
