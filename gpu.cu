@@ -187,13 +187,15 @@ static gpts_status line_environment(Line *line, char *error)
     if (!name) return GPTS_OK;
     rank = line_variable(name[0], -1); size = line_variable(name[1], -1); local = line_variable(name[2], rank);
     if (size < 1 || size > LINE_MOST || rank < 0 || rank >= size || local < 0)
-        return line_fail(error, GPTS_BAD_ARGUMENT, "%s=%s %s=%s %s=%s: a rank is 0 .. size-1", name[0], getenv(name[0]), name[1], getenv(name[1]), name[2], getenv(name[2]) ? getenv(name[2]) : "");
+        return line_fail(error, GPTS_BAD_ARGUMENT, "%s=%s %s=%s %s=%s: a rank is 0 .. size-1", name[0], getenv(name[0]), name[1],
+                         getenv(name[1]), name[2], getenv(name[2]) ? getenv(name[2]) : "");
     line->rank = (int)rank; line->size = (int)size; line->local = (int)local;
     if (address && *address) snprintf(line->address, sizeof line->address, "%s", address);
     else if (nodes) line_first_machine(line->address, sizeof line->address, nodes);
     else {
         here = line_variable("LOCAL_WORLD_SIZE", line_variable("OMPI_COMM_WORLD_LOCAL_SIZE", line_variable("MPI_LOCALNRANKS", 0))) == size;
-        if (size > 1 && !here) return line_fail(error, GPTS_BAD_ARGUMENT, "MASTER_ADDR must name the machine of rank 0 where ranks run on several machines");
+        if (size > 1 && !here)
+            return line_fail(error, GPTS_BAD_ARGUMENT, "MASTER_ADDR must name the machine of rank 0 where ranks run on several machines");
         snprintf(line->address, sizeof line->address, "127.0.0.1");
     }
     /* torchrun itself listens at its port: the next one is ours */
@@ -225,7 +227,8 @@ static gpts_status line_break(Line *line, const char *format, ...)
     head.kind = LINE_END; head.bytes = sizeof line->error;
     if (line->rank == 0 && line->fd) for (r = 1; r < line->size; r++) {
         if (line->fd[r] < 0) continue;
-        if (send(line->fd[r], &head, sizeof head, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof head) (void)!send(line->fd[r], line->error, sizeof line->error, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (send(line->fd[r], &head, sizeof head, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof head)
+            (void)!send(line->fd[r], line->error, sizeof line->error, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
     line_close(line);
     return GPTS_DEVICE;
@@ -286,7 +289,8 @@ static gpts_status line_head(Line *line, int i, size_t bytes, double until)
         return GPTS_DEVICE;
     }
     if (head.kind != LINE_DATA || head.turn != line->turn || head.bytes != bytes)
-        return line_break(line, "rank %d is out of step with rank %d: message %u of %llu bytes, expected %u of %llu", line_other(line, i), line->rank, (unsigned)head.turn,
+        return line_break(line, "rank %d is out of step with rank %d: message %u of %llu bytes, expected %u of %llu",
+                          line_other(line, i), line->rank, (unsigned)head.turn,
                           (unsigned long long)head.bytes, (unsigned)line->turn, (unsigned long long)bytes);
     return GPTS_OK;
 }
@@ -323,7 +327,12 @@ static void line_tune(int fd)                 /* no delay; a machine that fell s
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 #ifdef TCP_KEEPIDLE
-    { int idle = 10, every = 5, times = 4; setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle); setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every); setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times); }
+    {
+        int idle = 10, every = 5, times = 4;
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof every);
+        setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof times);
+    }
 #endif
 #ifdef TCP_USER_TIMEOUT
     { unsigned silent = 30000; setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent, sizeof silent); }
@@ -369,7 +378,9 @@ static gpts_status line_listen(Line *line, const struct addrinfo *found, double 
         fcntl(listener, F_SETFD, FD_CLOEXEC);
         if (bind(listener, (struct sockaddr *)(void *)&any, length) || listen(listener, 1024)) { why = errno; close(listener); listener = -1; }
     }
-    if (listener < 0) return line_fail(error, GPTS_DEVICE, "rank 0 cannot listen at %s port %d (GPTS_PORT names another): %s", line->address, line->port, strerror(why));
+    if (listener < 0)
+        return line_fail(error, GPTS_DEVICE, "rank 0 cannot listen at %s port %d (GPTS_PORT names another): %s", line->address,
+                         line->port, strerror(why));
     while (here < line->size && line_now() < until) {
         struct pollfd wait;
         LineHello hello;
@@ -380,8 +391,9 @@ static gpts_status line_listen(Line *line, const struct addrinfo *found, double 
         if (!line_bytes(fd, &hello, sizeof hello, line_now() + 2) || hello.kind != LINE_HELLO) { close(fd); continue; }
         if (hello.version != GPTS_VERSION || hello.size != line->size || hello.rank < 1 || hello.rank >= line->size || line->fd[hello.rank] >= 0) {
             line->fd[0] = -1;
-            line_break(line, hello.version != GPTS_VERSION ? "rank %d of %d runs version %d of the program, rank 0 of %d another" : hello.size != line->size ?
-                       "rank %d was started as one of %d (version %d), rank 0 as one of %d" : "rank %d of %d (version %d) came twice to rank 0 of %d", (int)hello.rank, (int)hello.size, (int)hello.version, line->size);
+            line_break(line, hello.version != GPTS_VERSION ? "rank %d of %d runs version %d of the program, rank 0 of %d another"
+                       : hello.size != line->size ? "rank %d was started as one of %d (version %d), rank 0 as one of %d"
+                       : "rank %d of %d (version %d) came twice to rank 0 of %d", (int)hello.rank, (int)hello.size, (int)hello.version, line->size);
             close(fd); close(listener);
             memcpy(error, line->error, GPTS_ERROR_BYTES);
             return GPTS_MISMATCH;
@@ -392,7 +404,8 @@ static gpts_status line_listen(Line *line, const struct addrinfo *found, double 
     close(listener);
     if (here == line->size) return GPTS_OK;
     for (r = 1; line->fd[r] >= 0; r++) {}
-    line_break(line, "rank %d%s did not come to %s port %d in %.0f s", r, here < line->size - 1 ? " (and others)" : "", line->address, line->port, seconds);
+    line_break(line, "rank %d%s did not come to %s port %d in %.0f s", r, here < line->size - 1 ? " (and others)" : "", line->address,
+               line->port, seconds);
     memcpy(error, line->error, GPTS_ERROR_BYTES);
     return GPTS_DEVICE;
 }
@@ -407,13 +420,16 @@ static gpts_status line_open(Line *line, double seconds, char *error)
     LineHello hello;
     int r, fd = -1, e;
     if (line->size <= 1) return GPTS_OK;
-    if (!(line->fd = (int *)malloc((size_t)line->size * sizeof(int)))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' connections");
+    if (!(line->fd = (int *)malloc((size_t)line->size * sizeof(int))))
+        return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' connections");
     for (r = 0; r < line->size; r++) line->fd[r] = -1;
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     snprintf(port, sizeof port, "%d", line->port);
     while ((e = getaddrinfo(line->address, port, &hints, &found)) != 0 && line_now() < until) poll(NULL, 0, 200);
-    if (e) status = line_fail(error, GPTS_DEVICE, "rank %d does not find the machine \"%.100s\" of rank 0: %s", line->rank, line->address, gai_strerror(e));
+    if (e)
+        status = line_fail(error, GPTS_DEVICE, "rank %d does not find the machine \"%.100s\" of rank 0: %s", line->rank, line->address,
+                           gai_strerror(e));
     else if (line->rank == 0) status = line_listen(line, found, until, seconds, error);
     else {
         while (fd < 0 && line_now() < until) {
@@ -424,7 +440,8 @@ static gpts_status line_open(Line *line, double seconds, char *error)
             }
             if (fd < 0) poll(NULL, 0, 50);
         }
-        if (fd < 0) status = line_fail(error, GPTS_DEVICE, "rank %d waited %.0f s for rank 0 at %s port %d", line->rank, seconds, line->address, line->port);
+        if (fd < 0)
+            status = line_fail(error, GPTS_DEVICE, "rank %d waited %.0f s for rank 0 at %s port %d", line->rank, seconds, line->address, line->port);
         else {
             line->fd[0] = fd;
             memset(&hello, 0, sizeof hello);
@@ -633,9 +650,18 @@ __global__ void prepare_rotation(float2 *rotation, int64_t T, int half, double t
 /* ---- Hopper's instructions: each wrapper is one instruction or a fixed small group ---------------------------------------- */
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-__device__ __forceinline__ void barrier_init(uint64_t *bar, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(bar)), "r"(count)); }
-__device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(bar)), "r"(bytes) : "memory"); }
-__device__ __forceinline__ void barrier_arrive(uint64_t *bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(bar)) : "memory"); }
+__device__ __forceinline__ void barrier_init(uint64_t *bar, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(shared_address(bar)), "r"(count));
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(bar)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(bar)) : "memory");
+}
 __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
 {
     uint32_t done = 0;
@@ -686,8 +712,14 @@ template <int N> __device__ __forceinline__ void registers_down() { asm volatile
 
 __device__ __forceinline__ float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 template <class E> __device__ __forceinline__ uint32_t pack(float low, float high);
-template <> __device__ __forceinline__ uint32_t pack<bf16>(float low, float high) { uint32_t x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
-template <> __device__ __forceinline__ uint32_t pack<fp16>(float low, float high) { uint32_t x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x; }
+template <> __device__ __forceinline__ uint32_t pack<bf16>(float low, float high)
+{
+    uint32_t x; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x;
+}
+template <> __device__ __forceinline__ uint32_t pack<fp16>(float low, float high)
+{
+    uint32_t x; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low)); return x;
+}
 
 /* wgmma: one warpgroup multiplies A [64,16] by B [16,N] into fp32 accumulators d[N/2] of each thread: register i holds row
    16 warp + lane/4 + 8 ((i/2) % 2) and column 8 (i/4) + 2 (lane % 4) + i % 2; A from registers has the same layout, packed.
@@ -712,8 +744,14 @@ __device__ __forceinline__ int warpgroup() { return __shfl_sync(~0u, threadIdx.x
 
 /* A tile's descriptor: its low word moves along with the address, in steps of 16 bytes; the high word only knows the swizzle.
    panel_bytes: from one panel of columns to the next, where a product's columns span several; 16 where they do not matter. */
-__device__ __forceinline__ uint32_t descriptor_low(uint32_t address, uint32_t panel_bytes) { return (address & 0x3FFFF) >> 4 | panel_bytes >> 4 << 16; }
-template <int SW> __device__ __forceinline__ uint64_t descriptor(uint32_t low) { return (uint64_t)((8 * SW >> 4) | (SW == 128 ? 1u << 30 : 2u << 30)) << 32 | low; }
+__device__ __forceinline__ uint32_t descriptor_low(uint32_t address, uint32_t panel_bytes)
+{
+    return (address & 0x3FFFF) >> 4 | panel_bytes >> 4 << 16;
+}
+template <int SW> __device__ __forceinline__ uint64_t descriptor(uint32_t low)
+{
+    return (uint64_t)((8 * SW >> 4) | (SW == 128 ? 1u << 30 : 2u << 30)) << 32 | low;
+}
 
 #define WG_R32  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WG_R48  WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -768,7 +806,10 @@ template <class E, int N, int TB = 1> __device__ __forceinline__ void wgmma_rs(f
 template <int DP> struct Panels {
     static constexpr int SW = DP % 64 ? 64 : 128, COLUMNS = SW / 2, COUNT = DP / COLUMNS;
     /* where columns [16 kk, 16 kk + 16) of a tile of R rows begin, in descriptor steps */
-    static __device__ __forceinline__ constexpr uint32_t along(int kk, int R) { return ((kk * 16 / COLUMNS) * R * SW + (kk * 16 % COLUMNS) * 2) >> 4; }
+    static __device__ __forceinline__ constexpr uint32_t along(int kk, int R)
+    {
+        return ((kk * 16 / COLUMNS) * R * SW + (kk * 16 % COLUMNS) * 2) >> 4;
+    }
 };
 template <int DP> __device__ __forceinline__ void copy_head(char *to, const CUtensorMap *map, uint64_t *bar, int rows, int t, int h, int b)
 {
@@ -1083,7 +1124,8 @@ template <class E, int NE> cudaError_t plain_launch(const Plain &a, bool backwar
 template <class E> cudaError_t plain_run(const Plain &a, bool backward, cudaStream_t stream)
 {
     if (!a.heads.n) return cudaSuccess;
-    return a.D <= 64 ? plain_launch<E, 4>(a, backward, stream) : a.D <= 128 ? plain_launch<E, 8>(a, backward, stream) : plain_launch<E, 16>(a, backward, stream);
+    return a.D <= 64 ? plain_launch<E, 4>(a, backward, stream) : a.D <= 128 ? plain_launch<E, 8>(a, backward, stream)
+        : plain_launch<E, 16>(a, backward, stream);
 }
 
 /* ---- rotation before the fast kernels: q and k of the live heads, rotated (R1), into packed [B,T,U,D] ------------------------- */
@@ -1105,7 +1147,8 @@ template <class E> __global__ void rotate_heads(Tensor from, E *to, const float2
     *(uint4 *)(out + c) = p.raw; *(uint4 *)(out + c + half) = q.raw;
 }
 /* the same in place, for every size and stride: one pair of columns of q or k */
-template <class E> __global__ void rotate_in_place(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T, int U, int half, int64_t pairs)
+template <class E> __global__ void rotate_in_place(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T, int U,
+                                                   int half, int64_t pairs)
 {
     int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (x >= pairs) return;
@@ -1117,7 +1160,8 @@ template <class E> __global__ void rotate_in_place(Tensor q, Tensor k, const flo
     const float2 cs = rotation[position * half + c]; const float f = to_float(e[c]), g = to_float(e[c + half]);
     e[c] = from_float<E>(f * cs.x - g * cs.y); e[c + half] = from_float<E>(g * cs.x + f * cs.y);
 }
-template <class E> __global__ void rotate_in_place_by_8(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T, int U, int half, int64_t pieces)
+template <class E> __global__ void rotate_in_place_by_8(Tensor q, Tensor k, const float2 *rotation, const int32_t *first, int64_t T,
+                                                        int U, int half, int64_t pieces)
 {
     int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (x >= pieces) return;
@@ -1226,7 +1270,12 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     const int group = warpgroup() - 1, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         draw.init(); barrier_init(&full_q, 1); barrier_init(&empty_q, 4 * WG * ARRIVALS);
-        for (int s = 0; s < STAGES; s++) { barrier_init(&full_k[s], 1); barrier_init(&full_v[s], 1); barrier_init(&empty_k[s], 4 * WG * ARRIVALS); barrier_init(&empty_v[s], 4 * WG * ARRIVALS); }
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(&full_k[s], 1);
+            barrier_init(&full_v[s], 1);
+            barrier_init(&empty_k[s], 4 * WG * ARRIVALS);
+            barrier_init(&empty_v[s], 4 * WG * ARRIVALS);
+        }
         barrier_fence();
     }
     __syncthreads();
@@ -1251,7 +1300,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
     registers_up<WG == 3 ? 160 : 240>();
     const Turns<WG> turns(group);
     const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
-    const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), k = descriptor_low(shared_address(K), 16), v = descriptor_low(shared_address(V), N * SW);
+    const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), k = descriptor_low(shared_address(K), 16),
+        v = descriptor_low(shared_address(V), N * SW);
     const float c = a.scale * (float)LOG2E;
     float o[DP / 2], s[N / 2], top[2], sum[2]; uint32_t p[N / 4];
     for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
@@ -1349,7 +1399,8 @@ __device__ __forceinline__ int stat_place(int row) { return row / 16 * 16 + row 
          s = q k^T, g = dy v^T, p = exp(scale s - lse), dq += (p (g - delta)) k.  Writes lse in base 2 and delta, padded to 64 rows
          with +inf and 0, for the kernel after it.                                                                            */
 template <class E, int DP, int WG>
-__global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+__global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __grid_constant__ Live a,
+        const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                                                                        const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
 #if HOPPER
@@ -1388,7 +1439,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
     const Turns<WG> turns(group);
     const int row = threadIdx.x / 32 % 4 * 16 + lane / 4, mine = threadIdx.x % 128 / 2;
     const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), g = descriptor_low(shared_address(G) + 64 * group * SW, 16);
-    const uint32_t k = descriptor_low(shared_address(K), 16), kt = descriptor_low(shared_address(K), N * SW), v = descriptor_low(shared_address(V), 16);
+    const uint32_t k = descriptor_low(shared_address(K), 16), kt = descriptor_low(shared_address(K), N * SW),
+        v = descriptor_low(shared_address(V), 16);
     const float c = a.scale * (float)LOG2E;
     float s[N / 2], ds[N / 2], dq[DP / 2]; uint32_t p[N / 4];
     for (int turn = 0; live_item(a, draw.get(turn), true, item); turn++, odd ^= 1) {
@@ -1468,7 +1520,8 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_backward_rows(const __
          transposed so that the products' results are the next products' register operands:
          s^T = k q^T, g^T = v dy^T, p^T = exp(scale s^T - lse), dv += p^T dy, dk += (p^T (g^T - delta)) q                     */
 template <class E, int DP>
-__global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+__global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq,
+                                                             const __grid_constant__ CUtensorMap mk,
                                                              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mg)
 {
 #if HOPPER
@@ -1512,7 +1565,8 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
     const Turns<WG> turns(group);
     const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
     const uint32_t k = descriptor_low(shared_address(K) + 64 * group * SW, 16), v = descriptor_low(shared_address(V) + 64 * group * SW, 16);
-    const uint32_t q = descriptor_low(shared_address(Q), 16), qt = descriptor_low(shared_address(Q), N * SW), g = descriptor_low(shared_address(G), 16), gt = descriptor_low(shared_address(G), N * SW);
+    const uint32_t q = descriptor_low(shared_address(Q), 16), qt = descriptor_low(shared_address(Q), N * SW),
+        g = descriptor_low(shared_address(G), 16), gt = descriptor_low(shared_address(G), N * SW);
     const float c = a.scale * (float)LOG2E;
     const uint32_t zero = uint32_t(a.T64 >> 40);
     float s[N / 2], ds[N / 2], dk[DP / 2], dv[DP / 2]; uint32_t p[N / 4], pd[N / 4], kr[DP / 4], vr[DP / 4];
@@ -1605,7 +1659,8 @@ __global__ __launch_bounds__(384, 1) void live_backward_keys(const __grid_consta
          exact: all tiles on one side of the diagonal, O(T^2 D / 2) a sequence; linear: W rounded up to 64 + 128 keys, then the far part
          from R states at the block's edge (P4), O(T (W + R) D):
            S_r(k0) = sum_{k<k0} decay_r^(k0-1-k) col[k] v[k],   far y[i] = row[i] sum_r coef_r decay_r^(i-W-k0+1) S_r(k0),  k0 = i0 - Wc
-         adjoint: S_r(i1) = sum_{i>=i1} decay_r^(i-i1) row[i] dy[i],  far dv[j] = col[j] sum_r coef_r decay_r^(i1-j-W) S_r(i1),  i1 = j0 + 128 + Wc  */
+         adjoint: S_r(i1) = sum_{i>=i1} decay_r^(i-i1) row[i] dy[i],  far dv[j] = col[j] sum_r coef_r decay_r^(i1-j-W) S_r(i1),
+         i1 = j0 + 128 + Wc  */
 struct Static {
     Tensor in, out; Prepared pre; Heads heads; float *sums; bf16 *states;
     int64_t B, T; int D, blocks, b_groups, linear, terms, sum_batch; int64_t items;     /* terms: 8, or MAX_R */
@@ -1614,7 +1669,8 @@ enum { SM = 128, SK = 64, FAR_ROWS = 2 * MAX_R };
 enum { SHORT = 512 };                      /* up to here a linear head is cheaper by its tiles alone */
 
 template <class E, int DP, int NB, bool ADJOINT>
-__global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap ms)
+__global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv,
+                                                       const __grid_constant__ CUtensorMap ms)
 {
 #if HOPPER
     typedef Panels<DP> P;
@@ -1653,14 +1709,16 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
                 for (int64_t t = t0; t < t1; t += SK, x++) {
                     const int s = x % STAGES; char *slot = ring + s * SLOT;
                     barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], TILE + 1024);
-                    for (int q = 0; q < P::COUNT; q++) copy_tile(slot + q * NB * SK * P::SW, &mv, &full[s], q * P::COLUMNS, (int)t, a.heads.kept[h], b0);
+                    for (int q = 0; q < P::COUNT; q++)
+                        copy_tile(slot + q * NB * SK * P::SW, &mv, &full[s], q * P::COLUMNS, (int)t, a.heads.kept[h], b0);
                     copy_line(slot + TILE, w + (ADJOINT ? t - i0 - 128 : i0 - t - 64), 768, &full[s]);
                     copy_line(slot + TILE + 768, c + t, 256, &full[s]);
                 }
                 if (far) {
                     const int s = x % STAGES;
                     barrier_wait(&empty[s], x / STAGES % 2 ^ 1); barrier_expect(&full[s], far_rows * N * 2);
-                    for (int q = 0; q < P::COUNT; q++) copy_tile(ring + s * SLOT + q * NB * far_rows * P::SW, &ms, &full[s], q * P::COLUMNS, block * far_rows, h, b0);
+                    for (int q = 0; q < P::COUNT; q++)
+                        copy_tile(ring + s * SLOT + q * NB * far_rows * P::SW, &ms, &full[s], q * P::COLUMNS, block * far_rows, h, b0);
                     x++;
                 }
             }
@@ -1754,7 +1812,8 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
     const int groups = int((a.B + a.sum_batch - 1) / a.sum_batch), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int bg = blockIdx.x % groups, block = blockIdx.x / groups % a.blocks, h = blockIdx.x / groups / a.blocks, p = a.heads.slot[h];
     const int Wc = a.pre.info[p].Wc;
-    const int64_t k0 = int64_t(block) * SM + (ADJOINT ? Wc : -Wc), b0 = int64_t(bg) * a.sum_batch, b1 = b0 + a.sum_batch < a.B ? b0 + a.sum_batch : a.B;
+    const int64_t k0 = int64_t(block) * SM + (ADJOINT ? Wc : -Wc), b0 = int64_t(bg) * a.sum_batch,
+        b1 = b0 + a.sum_batch < a.B ? b0 + a.sum_batch : a.B;
     let_next_start();
     auto fetch = [&](int64_t b, int buffer) {
         for (int x = threadIdx.x; x < SM * PIECES; x += 128) {
@@ -1850,7 +1909,8 @@ typedef CUresult (*EncodeTiled)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, 
 EncodeTiled find_encode_tiled()
 {
     void *f = 0; cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess || found != cudaDriverEntryPointSuccess) return 0;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found) != cudaSuccess ||
+        found != cudaDriverEntryPointSuccess) return 0;
     return (EncodeTiled)f;
 }
 EncodeTiled encode_tiled() { static const EncodeTiled f = find_encode_tiled(); return f; }
@@ -1884,7 +1944,8 @@ bool aligned(const Tensor &x, int64_t B, int64_t T, int64_t H)
 bool hopper()
 {
     int device = 0, major = 0; cudaFuncAttributes f;
-    return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
+    return cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
            cudaFuncGetAttributes(&f, live_forward<bf16, 64, 3>) == cudaSuccess && f.sharedSizeBytes > 0;
 }
 void add_head(Heads &list, int kept, int slot, bool live)
@@ -1900,12 +1961,15 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
 {
     Plan p; memset(&p, 0, sizeof p);
     for (int h = 0; h < a->H; h++) {
-        p.U += a->kind[h] == GPTS_GPU_LIVE; p.n += a->kind[h] == GPTS_GPU_EXACT || a->kind[h] == GPTS_GPU_LINEAR; p.kept += a->kind[h] != GPTS_GPU_PRUNED;
+        p.U += a->kind[h] == GPTS_GPU_LIVE; p.n += a->kind[h] == GPTS_GPU_EXACT || a->kind[h] == GPTS_GPU_LINEAR;
+        p.kept += a->kind[h] != GPTS_GPU_PRUNED;
     }
     p.DP = a->D <= 64 ? 64 : a->D <= 96 ? 96 : 128;
     const bool fast = !a->plain && a->type != GPTS_GPU_F32 && a->D % 8 == 0 && a->D <= 128 && a->B < (1 << 30) && hopper() &&
-        aligned(a->v, a->B, a->T, p.kept) && (backward ? aligned(a->dy, a->B, a->T, p.kept) && aligned(a->dv, a->B, a->T, p.kept) : true) && aligned(a->y, a->B, a->T, p.kept);
-    p.fast_live = fast && (a->scale > 0 || a->scale == 0) && (a->theta <= 0 || a->D == p.DP) && aligned(a->q, a->B, a->T, p.U) && aligned(a->k, a->B, a->T, p.U) &&
+        aligned(a->v, a->B, a->T, p.kept) && (backward ? aligned(a->dy, a->B, a->T, p.kept) &&
+                                              aligned(a->dv, a->B, a->T, p.kept) : true) && aligned(a->y, a->B, a->T, p.kept);
+    p.fast_live = fast && (a->scale > 0 || a->scale == 0) && (a->theta <= 0 || a->D == p.DP) && aligned(a->q, a->B, a->T, p.U) &&
+        aligned(a->k, a->B, a->T, p.U) &&
         (!backward || (aligned(a->dq, a->B, a->T, p.U) && aligned(a->dk, a->B, a->T, p.U)));
     int kept = 0, u = 0, s = 0;
     for (int h = 0; h < a->H; h++) {
@@ -1949,7 +2013,8 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
     REFUSE(a->B < 1 || a->B > (1 << 28), GPTS_GPU_BAD_ARGUMENT, "%lld sequences are not between 1 and 2^28", (long long)a->B);
     REFUSE(a->type < GPTS_GPU_F32 || a->type > GPTS_GPU_BF16, GPTS_GPU_BAD_ARGUMENT, "element type %d is not known", a->type);
     REFUSE(a->theta > 0 && a->D % 2, GPTS_GPU_BAD_ARGUMENT, "rotation needs an even head size, not %d", a->D);
-    REFUSE((double)a->B * a->H * ceil((double)a->T / PK) > 2147483647., GPTS_GPU_UNSUPPORTED, "%lld sequences of %d heads and %lld positions are more than one launch takes", (long long)a->B, a->H, (long long)a->T);
+    REFUSE((double)a->B * a->H * ceil((double)a->T / PK) > 2147483647., GPTS_GPU_UNSUPPORTED,
+           "%lld sequences of %d heads and %lld positions are more than one launch takes", (long long)a->B, a->H, (long long)a->T);
     int n = 0, U = 0;
     for (int h = 0; h < a->H; h++) {
         const int kind = a->kind[h];
@@ -1959,13 +2024,16 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
         REFUSE(a->S < 1 || !a->alpha || !a->rho, GPTS_GPU_BAD_ARGUMENT, "head %d is static but there is no pattern", h);
         REFUSE(a->R < 0 || a->R > 256, GPTS_GPU_UNSUPPORTED, "%d terms are not between 0 and 256", a->R);
         const int64_t W = a->tail_start ? a->tail_start[n] : a->S; const bool tail = a->R > 0 && a->coef && a->decay && W < a->S;
-        REFUSE(kind == GPTS_GPU_LINEAR && (!tail || W < 0), GPTS_GPU_BAD_ARGUMENT, "linear head %d needs a tail that starts before S = %lld", h, (long long)a->S);
-        REFUSE(a->T > a->S && !tail, GPTS_GPU_UNSUPPORTED, "head %d has no tail, so it ends at %lld positions, not %lld", h, (long long)a->S, (long long)a->T);
+        REFUSE(kind == GPTS_GPU_LINEAR && (!tail || W < 0), GPTS_GPU_BAD_ARGUMENT,
+               "linear head %d needs a tail that starts before S = %lld", h, (long long)a->S);
+        REFUSE(a->T > a->S && !tail, GPTS_GPU_UNSUPPORTED, "head %d has no tail, so it ends at %lld positions, not %lld", h,
+               (long long)a->S, (long long)a->T);
         n++;
     }
     if (n || a->theta > 0) {
         const size_t need = prepared_layout(a, n).bytes;
-        REFUSE(!a->prepared || a->prepared_bytes < need, GPTS_GPU_BAD_ARGUMENT, "the prepared tables need %zu bytes, not %zu", need, a->prepared ? a->prepared_bytes : 0);
+        REFUSE(!a->prepared || a->prepared_bytes < need, GPTS_GPU_BAD_ARGUMENT, "the prepared tables need %zu bytes, not %zu", need,
+               a->prepared ? a->prepared_bytes : 0);
         REFUSE(n && !a->wide, GPTS_GPU_BAD_ARGUMENT, "static heads need the array wide, one byte a head");
     }
     if (!stage) return GPTS_GPU_OK;
@@ -1973,7 +2041,8 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
     REFUSE(kept && (!a->v.data || !a->y.data || (U && (!a->q.data || !a->k.data || !a->lse))), GPTS_GPU_BAD_ARGUMENT, "q, k, v, y or lse is missing");
     REFUSE(back && kept && (!a->dy.data || !a->dv.data || (U && (!a->dq.data || !a->dk.data))), GPTS_GPU_BAD_ARGUMENT, "dy, dq, dk or dv is missing");
     const size_t need = make_plan(a, back).bytes;
-    REFUSE(need && (!a->workspace || a->workspace_bytes < need), GPTS_GPU_BAD_ARGUMENT, "the workspace needs %zu bytes, not %zu", need, a->workspace ? a->workspace_bytes : 0);
+    REFUSE(need && (!a->workspace || a->workspace_bytes < need), GPTS_GPU_BAD_ARGUMENT, "the workspace needs %zu bytes, not %zu", need,
+           a->workspace ? a->workspace_bytes : 0);
     return GPTS_GPU_OK;
 }
 
@@ -2004,7 +2073,8 @@ template <class E> cudaError_t rotate_run(const gpts_gpu_attention *a, const Pla
     }
     return e;
 }
-template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward, bool follows, cudaStream_t stream)
+template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool backward,
+                                                bool follows, cudaStream_t stream)
 {
     char *work = (char *)a->workspace; cudaError_t e = cudaSuccess;
     Tensor q = a->q, k = a->k;
@@ -2037,7 +2107,8 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     if (!map(mq, q, p.U, 64) || !map(mk, k, p.U, 64) || !map(mv, a->v, p.kept, 64) || !map(mg, a->dy, p.kept, 64)) return (cudaError_t)MAP_FAILED;
     constexpr int STAGES = DP == 64 ? 4 : 3;
     int64_t grid = blocks(64 * WG, 2);
-    e = launch(live_backward_rows<E, DP, WG>, grid, 128 * (WG + 1), (2 * 64 * WG + 2 * STAGES * 64) * DP * 2 + 1024, stream, follows, l, mq, mk, mv, mg);
+    e = launch(live_backward_rows<E, DP, WG>, grid, 128 * (WG + 1), (2 * 64 * WG + 2 * STAGES * 64) * DP * 2 + 1024, stream, follows, l,
+               mq, mk, mv, mg);
     if (e != cudaSuccess) return e;
     grid = blocks(128, 2); l.counter++;
     return launch(live_backward_keys<E, DP>, grid, 384, (2 * 128 + 2 * STAGES * 64) * DP * 2 + STAGES * 512 + 1024, stream, true, l, mq, mk, mv, mg);
@@ -2058,30 +2129,37 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
         const int bytes = 2 * SM * (DP * 2 + 16);
         const int64_t tiles = (int64_t)heads.n * s.blocks, threads = (int64_t)heads.n * a->B * s.terms * DP;
         s.sum_batch = tiles * a->B <= 6 * processors ? 1 : tiles * a->B <= 64 * processors ? 4 : 8;
-        if ((e = launch(static_sums<E, DP, ADJOINT>, tiles * ((a->B + s.sum_batch - 1) / s.sum_batch), 128, bytes, stream, follows, s)) != cudaSuccess) return e;
+        if ((e = launch(static_sums<E, DP, ADJOINT>, tiles * ((a->B + s.sum_batch - 1) / s.sum_batch), 128, bytes, stream, follows,
+                        s)) != cudaSuccess) return e;
         if ((e = launch(static_carry<DP, ADJOINT>, (threads + 127) / 128, 128, 0, stream, true, s)) != cudaSuccess) return e;
         follows = true;
         Tensor states; states.data = s.states; states.t = DP; states.b = (int64_t)s.blocks * 2 * s.terms * DP; states.h = a->B * states.b;
-        if (!make_map(&ms, GPTS_GPU_BF16, states, a->B, (int64_t)s.blocks * 2 * s.terms, heads.n, DP, DP, 2 * s.terms, NB)) return (cudaError_t)MAP_FAILED;
+        if (!make_map(&ms, GPTS_GPU_BF16, states, a->B, (int64_t)s.blocks * 2 * s.terms, heads.n, DP, DP, 2 * s.terms, NB))
+            return (cudaError_t)MAP_FAILED;
     }
     constexpr int SLOT = SK * DP * NB * 2 + 1024, STAGES = 196608 / SLOT > 6 ? 6 : 196608 / SLOT;
-    e = launch(static_apply<E, DP, NB, ADJOINT>, linear && s.items > processors ? processors : s.items, 384, STAGES * SLOT + 1024, stream, follows, s, mv, ms);
+    e = launch(static_apply<E, DP, NB, ADJOINT>, linear && s.items > processors ? processors : s.items, 384, STAGES * SLOT + 1024,
+               stream, follows, s, mv, ms);
     follows = true;
     return e;
 }
-template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre, bool &follows, cudaStream_t stream)
+template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre,
+                                                                bool &follows, cudaStream_t stream)
 {
     Static s; memset(&s, 0, sizeof s);
-    s.in = ADJOINT ? a->dy : a->v; s.out = ADJOINT ? a->dv : a->y; s.pre = pre; s.B = a->B; s.T = a->T; s.D = a->D; s.blocks = (int)((a->T + SM - 1) / SM); s.terms = a->R <= 8 ? 8 : MAX_R;
+    s.in = ADJOINT ? a->dy : a->v; s.out = ADJOINT ? a->dv : a->y; s.pre = pre; s.B = a->B; s.T = a->T; s.D = a->D;
+    s.blocks = (int)((a->T + SM - 1) / SM); s.terms = a->R <= 8 ? 8 : MAX_R;
     s.sums = (float *)((char *)a->workspace + p.sums); s.states = (bf16 *)((char *)a->workspace + p.states);
     cudaError_t e;
     for (int linear = 1; linear >= 0; linear--) {
         const Heads &heads = linear ? p.linear : p.exact;
         if constexpr (DP == 64)
             e = a->B > 2 ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, follows, stream)
-              : a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
+              : a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream)
+              : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
         else
-            e = a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream) : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
+            e = a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream)
+              : static_launch<E, DP, 1, ADJOINT>(a, p, s, heads, linear, follows, stream);
         if (e != cudaSuccess) return e;
     }
     return cudaSuccess;
@@ -2093,11 +2171,13 @@ template <class E, int DP> cudaError_t fast_run(const gpts_gpu_attention *a, con
     if (p.live.n) e = cudaMemsetAsync((char *)a->workspace + p.counters, 0, 2 * sizeof(int), stream);
     if (e == cudaSuccess && p.live.n && a->theta > 0 && !a->rotated) e = rotate_run<E>(a, p, pre, stream);
     /* few live heads: their longest blocks take a while on some processors, and the static ones run on the others */
-    if (e == cudaSuccess && a->beside && p.live.n && p.linear.n + p.exact.n && a->B * p.U * ((a->T + 127) / 128) <= BESIDE * (int64_t)processor_count()) {
+    if (e == cudaSuccess && a->beside && p.live.n && p.linear.n + p.exact.n &&
+        a->B * p.U * ((a->T + 127) / 128) <= BESIDE * (int64_t)processor_count()) {
         const cudaStream_t beside = (cudaStream_t)a->beside;
         if ((e = cudaEventRecord((cudaEvent_t)a->events[0], stream)) == cudaSuccess) e = cudaStreamWaitEvent(beside, (cudaEvent_t)a->events[0], 0);
         if (e == cudaSuccess) e = live_run<E, DP>(a, p, pre, backward, false, stream);
-        if (e == cudaSuccess) e = backward ? static_run<E, DP, true>(a, p, pre, follows, beside) : static_run<E, DP, false>(a, p, pre, follows, beside);
+        if (e == cudaSuccess)
+            e = backward ? static_run<E, DP, true>(a, p, pre, follows, beside) : static_run<E, DP, false>(a, p, pre, follows, beside);
         if (e == cudaSuccess) e = cudaEventRecord((cudaEvent_t)a->events[1], beside);
         return e == cudaSuccess ? cudaStreamWaitEvent(stream, (cudaEvent_t)a->events[1], 0) : e;
     }
@@ -2124,8 +2204,10 @@ gpts_gpu_status run(gpts_gpu_attention *a, bool backward)
     Plain f; memset(&f, 0, sizeof f);
     f.q = a->q; f.k = a->k; f.v = a->v; f.y = a->y; f.dy = a->dy; f.dq = a->dq; f.dk = a->dk; f.dv = a->dv;
     f.lse = a->lse; f.delta = (float *)((char *)a->workspace + p.delta); f.B = a->B; f.T = a->T; f.U = p.U; f.D = a->D;
-    f.scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D); f.rotation = a->theta > 0 ? pre.rotation : 0; f.turn = a->rotated ? 0 : f.rotation; f.pre = pre; f.heads = p.plain;
-    e = a->type == GPTS_GPU_F32 ? plain_run<float>(f, backward, stream) : a->type == GPTS_GPU_F16 ? plain_run<fp16>(f, backward, stream) : plain_run<bf16>(f, backward, stream);
+    f.scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)a->D); f.rotation = a->theta > 0 ? pre.rotation : 0;
+    f.turn = a->rotated ? 0 : f.rotation; f.pre = pre; f.heads = p.plain;
+    e = a->type == GPTS_GPU_F32 ? plain_run<float>(f, backward, stream)
+      : a->type == GPTS_GPU_F16 ? plain_run<fp16>(f, backward, stream) : plain_run<bf16>(f, backward, stream);
     return checked(a, e);
 }
 } /* namespace */
@@ -2150,7 +2232,8 @@ gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a)
     for (int h = 0; h < a->H; h++) {
         if (a->kind[h] != GPTS_GPU_EXACT && a->kind[h] != GPTS_GPU_LINEAR) continue;
         const int64_t W = a->tail_start ? a->tail_start[n] : a->S;
-        info[n].linear = a->kind[h] == GPTS_GPU_LINEAR; info[n].W = (int)(W < a->S ? W : a->S); info[n].Wc = info[n].linear ? (info[n].W + 63) / 64 * 64 : 0;
+        info[n].linear = a->kind[h] == GPTS_GPU_LINEAR; info[n].W = (int)(W < a->S ? W : a->S);
+        info[n].Wc = info[n].linear ? (info[n].W + 63) / 64 * 64 : 0;
         index[n++] = h;
     }
     const Prepared p = prepared_layout(a, n);
@@ -2166,7 +2249,10 @@ gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a)
         e = cudaMemcpyAsync(p.info, info, n * sizeof(Info), cudaMemcpyHostToDevice, stream);
         if (e == cudaSuccess) { prepare_extend<<<n, 256, 0, stream>>>(p, f); e = cudaGetLastError(); }
         if (e == cudaSuccess) { prepare_normaliser<<<(unsigned)((n * a->T + 7) / 8), 256, 0, stream>>>(p, n); e = cudaGetLastError(); }
-        if (e == cudaSuccess) { prepare_factors<<<dim3((unsigned)((p.Tw + 255) / 256), (unsigned)n), 256, 0, stream>>>(p, n); e = cudaGetLastError(); }
+        if (e == cudaSuccess) {
+            prepare_factors<<<dim3((unsigned)((p.Tw + 255) / 256), (unsigned)n), 256, 0, stream>>>(p, n);
+            e = cudaGetLastError();
+        }
         if (e == cudaSuccess) e = cudaMemcpyAsync(info, p.info, n * sizeof(Info), cudaMemcpyDeviceToHost, stream);
     }
     if (e == cudaSuccess) e = cudaStreamSynchronize(stream);
@@ -2186,7 +2272,8 @@ gpts_gpu_status gpts_gpu_attention_rotate(gpts_gpu_attention *a, const int32_t *
     REFUSE((items + 255) / 256 > 2147483647, GPTS_GPU_UNSUPPORTED, "more heads and positions than one launch takes");
     const cudaStream_t stream = (cudaStream_t)a->stream;
     if (a->type == GPTS_GPU_F32) rotate_in_place<float><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
-    else if (a->type == GPTS_GPU_F16 && by_8) rotate_in_place_by_8<fp16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
+    else if (a->type == GPTS_GPU_F16 && by_8) rotate_in_place_by_8<fp16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U,
+            a->D / 2, items);
     else if (a->type == GPTS_GPU_F16) rotate_in_place<fp16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
     else if (by_8) rotate_in_place_by_8<bf16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
     else rotate_in_place<bf16><<<blocks, 256, 0, stream>>>(a->q, a->k, table, first, a->T, U, a->D / 2, items);
@@ -2197,7 +2284,8 @@ gpts_gpu_status gpts_gpu_attention_backward(gpts_gpu_attention *a) { return run(
 
 const char *gpts_gpu_status_text(gpts_gpu_status status)
 {
-    return status == GPTS_GPU_OK ? "done" : status == GPTS_GPU_BAD_ARGUMENT ? "an argument is wrong" : status == GPTS_GPU_UNSUPPORTED ? "not supported" : "the device failed";
+    return status == GPTS_GPU_OK ? "done" : status == GPTS_GPU_BAD_ARGUMENT ? "an argument is wrong"
+         : status == GPTS_GPU_UNSUPPORTED ? "not supported" : "the device failed";
 }
 } /* extern "C" */
 #endif /* GPTS_GPU_MODEL_ONLY */
@@ -2329,7 +2417,11 @@ void gpu_upload(void *device, void *to, const void *from, size_t bytes)
         fine(g, cudaStreamSynchronize(g.stream), "upload");
         return;
     }
-    if (g.staged + bytes > STAGE_BYTES) { fine(g, cudaEventSynchronize(g.stage_free), "upload"); fine(g, cudaStreamSynchronize(g.stream), "upload"); g.staged = 0; }
+    if (g.staged + bytes > STAGE_BYTES) {
+        fine(g, cudaEventSynchronize(g.stage_free), "upload");
+        fine(g, cudaStreamSynchronize(g.stream), "upload");
+        g.staged = 0;
+    }
     memcpy(g.stage + g.staged, from, bytes);
     fine(g, cudaMemcpyAsync(to, g.stage + g.staged, bytes, cudaMemcpyHostToDevice, g.stream), "upload");
     cudaEventRecord(g.stage_free, g.stream);
@@ -2449,7 +2541,8 @@ struct Most { __device__ float operator()(float a, float b) const { return fmaxf
 /* ==== @@GEMM  products on tensor cores, by cuBLASLt =========================================================================
    Column-major, as cuBLAS counts: d [m,n] = a b (+ d) (+ bias along m), a [m,k] or its transpose, b [k,n] or its transpose.  A
    row-major matrix is the transpose of a column-major one, so y = x w is y^T = w^T x^T, and w^T is w read column-major.        */
-template <class E, class O> __global__ void product_plain(int ta, int tb, int64_t m, int64_t n, int64_t k, const E *a, int64_t lda, const E *b, int64_t ldb,
+template <class E, class O> __global__ void product_plain(int ta, int tb, int64_t m, int64_t n, int64_t k, const E *a, int64_t lda,
+                                                          const E *b, int64_t ldb,
                                                           O *d, int64_t ldd, int add, const E *bias)
 {
     const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -2468,7 +2561,8 @@ int alignment(const void *p) { uintptr_t x = (uintptr_t)p; int a = 1; while (a <
 enum { PRODUCT_CHOICES = 12 };
 int product_fastest(Gpu &g, const ProductKey &key, ProductPlan &plan, cublasLtMatmulHeuristicResult_t *choice, int n, const void *a, const void *b)
 {
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone; cudaEvent_t from = 0, to = 0; void *d = 0; int best = 0, whole = 0; float least = INFINITY;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone; cudaEvent_t from = 0, to = 0; void *d = 0; int best = 0, whole = 0;
+    float least = INFINITY;
     const int64_t tiles = ((key.m + 127) / 128) * ((key.n + 127) / 128);
     if (n < 2 || key.type != GPTS_GPU_BF16 || tiles < 100 || (double)key.m * (double)key.n * (double)key.k < 4e9) return 0;
     if (cudaStreamIsCapturing(g.stream, &capturing) != cudaSuccess || capturing != cudaStreamCaptureStatusNone) return 0;
@@ -2479,11 +2573,14 @@ int product_fastest(Gpu &g, const ProductKey &key, ProductPlan &plan, cublasLtMa
         for (int round = 0; round < 3; round++)                                  /* the first warms up */
             for (int i = 0; i < n; i++) {
                 int split = 0; size_t written; float ms = 0;
-                if (choice[i].state != CUBLAS_STATUS_SUCCESS || cublasLtMatmulAlgoConfigGetAttribute(&choice[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &written) != CUBLAS_STATUS_SUCCESS || split > 1) continue;
+                if (choice[i].state != CUBLAS_STATUS_SUCCESS ||
+                    cublasLtMatmulAlgoConfigGetAttribute(&choice[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split,
+                                                         &written) != CUBLAS_STATUS_SUCCESS || split > 1) continue;
                 cudaEventRecord(from, g.stream);
                 for (int k = 0; k < 3; k++)
                     if (cublasLtMatmul(g.lt, plan.desc, &one, a, plan.a, b, plan.b, &beta, d, plan.d, d, plan.d, &choice[i].algo,
-                                       g.scratch[SCRATCH_PRODUCT], g.scratch_bytes[SCRATCH_PRODUCT], g.stream) != CUBLAS_STATUS_SUCCESS) ms = INFINITY;
+                                       g.scratch[SCRATCH_PRODUCT], g.scratch_bytes[SCRATCH_PRODUCT],
+                                       g.stream) != CUBLAS_STATUS_SUCCESS) ms = INFINITY;
                 cudaEventRecord(to, g.stream);
                 if (ms != 0 || cudaEventSynchronize(to) != cudaSuccess || cudaEventElapsedTime(&ms, from, to) != cudaSuccess) continue;
                 if (round && ms < least) { least = ms; best = i; whole = 1; }
@@ -2499,22 +2596,33 @@ bool product_plan(Gpu &g, const ProductKey &key, ProductPlan &plan, const int *a
     const cudaDataType_t type = key.type == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F, out = key.out == GPTS_GPU_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     const cublasOperation_t ta = key.ta ? CUBLAS_OP_T : CUBLAS_OP_N, tb = key.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasLtEpilogue_t epilogue = key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    cublasLtMatmulPreference_t preference = 0; cublasLtMatmulHeuristicResult_t result[PRODUCT_CHOICES]; int n = 0; const void *none = g.scratch[SCRATCH_PRODUCT];
+    cublasLtMatmulPreference_t preference = 0; cublasLtMatmulHeuristicResult_t result[PRODUCT_CHOICES]; int n = 0;
+    const void *none = g.scratch[SCRATCH_PRODUCT];
     memset(&plan, 0, sizeof plan);
     bool ok = cublasLtMatmulDescCreate(&plan.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatrixLayoutCreate(&plan.a, type, (uint64_t)(key.ta ? key.k : key.m), (uint64_t)(key.ta ? key.m : key.k), key.lda) == CUBLAS_STATUS_SUCCESS &&
-        cublasLtMatrixLayoutCreate(&plan.b, type, (uint64_t)(key.tb ? key.n : key.k), (uint64_t)(key.tb ? key.k : key.n), key.ldb) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatrixLayoutCreate(&plan.a, type, (uint64_t)(key.ta ? key.k : key.m), (uint64_t)(key.ta ? key.m : key.k),
+                                   key.lda) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatrixLayoutCreate(&plan.b, type, (uint64_t)(key.tb ? key.n : key.k), (uint64_t)(key.tb ? key.k : key.n),
+                                   key.ldb) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatrixLayoutCreate(&plan.d, out, (uint64_t)key.m, (uint64_t)key.n, key.ldd) == CUBLAS_STATUS_SUCCESS &&
         cublasLtMatmulPreferenceCreate(&preference) == CUBLAS_STATUS_SUCCESS;
-    if (ok && key.bias) ok = cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &none, sizeof none) == CUBLAS_STATUS_SUCCESS;
+    if (ok && key.bias)
+        ok = cublasLtMatmulDescSetAttribute(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &none, sizeof none) == CUBLAS_STATUS_SUCCESS;
     const cublasLtMatmulPreferenceAttributes_t which[4] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                                                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES };
-    for (int i = 0; i < 4 && ok; i++) { const uint32_t bytes = (uint32_t)aligned[i < 3 ? i : 2]; ok = cublasLtMatmulPreferenceSetAttribute(preference, which[i], &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS; }
-    if (ok) ok = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &g.scratch_bytes[SCRATCH_PRODUCT], sizeof(size_t)) == CUBLAS_STATUS_SUCCESS;
-    if (ok) plan.found = cublasLtMatmulAlgoGetHeuristic(g.lt, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, PRODUCT_CHOICES, result, &n) == CUBLAS_STATUS_SUCCESS && n >= 1;
+    for (int i = 0; i < 4 && ok; i++) {
+        const uint32_t bytes = (uint32_t)aligned[i < 3 ? i : 2];
+        ok = cublasLtMatmulPreferenceSetAttribute(preference, which[i], &bytes, sizeof bytes) == CUBLAS_STATUS_SUCCESS;
+    }
+    if (ok)
+        ok = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                  &g.scratch_bytes[SCRATCH_PRODUCT], sizeof(size_t)) == CUBLAS_STATUS_SUCCESS;
+    if (ok)
+        plan.found = cublasLtMatmulAlgoGetHeuristic(g.lt, plan.desc, plan.a, plan.b, plan.d, plan.d, preference, PRODUCT_CHOICES,
+                                                    result, &n) == CUBLAS_STATUS_SUCCESS && n >= 1;
     if (plan.found) plan.algo = result[product_fastest(g, key, plan, result, n, a, b)].algo;
     if (preference) cublasLtMatmulPreferenceDestroy(preference);
     return plan.found;
@@ -2535,7 +2643,8 @@ void product(Gpu &g, bool ta, bool tb, size_t m, size_t n, size_t k, const void 
     ProductKey key; memset(&key, 0, sizeof key);
     const int aligned[3] = { alignment(a), alignment(b), alignment(d) };
     key.m = (int64_t)m; key.n = (int64_t)n; key.k = (int64_t)k; key.lda = (int64_t)lda; key.ldb = (int64_t)ldb; key.ldd = (int64_t)ldd;
-    key.ta = ta; key.tb = tb; key.type = g.type; key.out = out; key.add = add; key.bias = bias != 0; key.aligned = aligned[0] | aligned[1] << 10 | aligned[2] << 20;
+    key.ta = ta; key.tb = tb; key.type = g.type; key.out = out; key.add = add; key.bias = bias != 0;
+    key.aligned = aligned[0] | aligned[1] << 10 | aligned[2] << 20;
     auto at = g.products.find(key);
     if (at == g.products.end()) {
         ProductPlan plan; memset(&plan, 0, sizeof plan);
@@ -2552,9 +2661,12 @@ void product(Gpu &g, bool ta, bool tb, size_t m, size_t n, size_t k, const void 
         return;
     }
     const unsigned blocks = grid((int64_t)(m * n), 256);
-    if (g.type == GPTS_GPU_F32) product_plain<float, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const float *)a, key.lda, (const float *)b, key.ldb, (float *)d, key.ldd, add, (const float *)bias);
-    else if (out == GPTS_GPU_F32) product_plain<bf16, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a, key.lda, (const bf16 *)b, key.ldb, (float *)d, key.ldd, add, (const bf16 *)bias);
-    else product_plain<bf16, bf16><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a, key.lda, (const bf16 *)b, key.ldb, (bf16 *)d, key.ldd, add, (const bf16 *)bias);
+    if (g.type == GPTS_GPU_F32) product_plain<float, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const float *)a,
+            key.lda, (const float *)b, key.ldb, (float *)d, key.ldd, add, (const float *)bias);
+    else if (out == GPTS_GPU_F32) product_plain<bf16, float><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a,
+            key.lda, (const bf16 *)b, key.ldb, (float *)d, key.ldd, add, (const bf16 *)bias);
+    else product_plain<bf16, bf16><<<blocks, 256, 0, g.stream>>>(ta, tb, key.m, key.n, key.k, (const bf16 *)a, key.lda, (const bf16 *)b,
+                                                                 key.ldb, (bf16 *)d, key.ldd, add, (const bf16 *)bias);
     launched(g, "a matrix product");
 }
 
@@ -2597,7 +2709,8 @@ bool factor_holds(Gpu &g, const float *w, size_t n)
 /* ==== @@LAYERS ============================================================================================================ */
 
 /* card  (E1) x[b,t,c] = wte[token,c] + wpe[t - first,c] */
-template <class E, int W> __global__ void embed_rows(E *x, const int32_t *tokens, const int32_t *first, const float *wte, const float *wpe, int64_t items, int64_t T, int64_t C)
+template <class E, int W> __global__ void embed_rows(E *x, const int32_t *tokens, const int32_t *first, const float *wte,
+                                                     const float *wpe, int64_t items, int64_t T, int64_t C)
 {
     const int64_t i = (int64_t(blockIdx.x) * blockDim.x + threadIdx.x) * W;
     if (i >= items) return;
@@ -2611,11 +2724,13 @@ template <class E, int W> __global__ void embed_rows(E *x, const int32_t *tokens
     }
     store<W>(x + i, y);
 }
-void gpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32_t *first, const gpts_real *wte, const gpts_real *wpe, size_t B, size_t T, size_t C)
+void gpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32_t *first, const gpts_real *wte, const gpts_real *wpe,
+                       size_t B, size_t T, size_t C)
 {
     Gpu &g = gpu_of(device);
     const int64_t items = (int64_t)(B * T * C);
-    BY_TYPE(g, eights(C, x, wte, wpe), (embed_rows<E, W><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)x, tokens, first, wte, wpe, items, (int64_t)T, (int64_t)C)));
+    BY_TYPE(g, eights(C, x, wte, wpe), (embed_rows<E, W><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)x, tokens, first, wte, wpe,
+            items, (int64_t)T, (int64_t)C)));
     launched(g, "embed_forward");
 }
 
@@ -2623,7 +2738,8 @@ void gpu_embed_forward(void *device, void *x, const int32_t *tokens, const int32
          a chunk of sorted rows, run by run.  Runs inside the chunk are added to dwte at once; what the chunk has of a run that
          began before it or goes on after it waits in `edge` and is added, chunk by chunk, by the block where the run begins.  */
 enum { EMBED_CHUNK = 32 };
-template <class E> __global__ void embed_columns(float *dwte, float *edge, const int32_t *token, const int32_t *row, const E *dx, int64_t N, int64_t C)
+template <class E> __global__ void embed_columns(float *dwte, float *edge, const int32_t *token, const int32_t *row, const E *dx,
+                                                 int64_t N, int64_t C)
 {
     __shared__ int32_t id[EMBED_CHUNK + 2], from[EMBED_CHUNK];
     const int64_t begin = int64_t(blockIdx.x) * EMBED_CHUNK; const int n = int(N - begin < EMBED_CHUNK ? N - begin : EMBED_CHUNK);
@@ -2668,12 +2784,14 @@ template <class E> __global__ void embed_positions(float *dwpe, const int32_t *f
 }
 __global__ void count_up(int32_t *x, int64_t n) { const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; if (i < n) x[i] = (int32_t)i; }
 
-void gpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const int32_t *tokens, const int32_t *first, const void *dx, size_t B, size_t T, size_t C, size_t V)
+void gpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const int32_t *tokens, const int32_t *first, const void *dx,
+                        size_t B, size_t T, size_t C, size_t V)
 {
     Gpu &g = gpu_of(device);
     const int64_t N = (int64_t)(B * T), chunks = (N + EMBED_CHUNK - 1) / EMBED_CHUNK;
     if (dwpe) {
-        BY_TYPE(g, false, (embed_positions<E><<<grid((int64_t)(T * C), 256 * W), 256, 0, g.stream>>>(dwpe, first, (const E *)dx, (int64_t)B, (int64_t)T, (int64_t)C)));
+        BY_TYPE(g, false, (embed_positions<E><<<grid((int64_t)(T * C), 256 * W), 256, 0, g.stream>>>(dwpe, first, (const E *)dx,
+                (int64_t)B, (int64_t)T, (int64_t)C)));
         launched(g, "embed_backward");
     }
     if (!dwte) return;
@@ -2687,7 +2805,8 @@ void gpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const in
     int32_t *order = (int32_t *)work, *id = (int32_t *)(work + list), *row = (int32_t *)(work + 2 * list);
     count_up<<<grid(N, 256), 256, 0, g.stream>>>(order, N);
     fine(g, cub::DeviceRadixSort::SortPairs(work + 3 * list, sort_bytes, tokens, id, order, row, (int)N, 0, bits, g.stream), "embed_backward");
-    BY_TYPE(g, false, (embed_columns<E><<<(unsigned)chunks, C > 128 ? 256 : 64 * W, 0, g.stream>>>(dwte, edge, id, row, (const E *)dx, N, (int64_t)C)));
+    BY_TYPE(g, false, (embed_columns<E><<<(unsigned)chunks, C > 128 ? 256 : 64 * W, 0,
+                       g.stream>>>(dwte, edge, id, row, (const E *)dx, N, (int64_t)C)));
     embed_edges<<<(unsigned)chunks, 256, 0, g.stream>>>(dwte, edge, id, N, (int64_t)C);
     launched(g, "embed_backward");
 }
@@ -2695,7 +2814,8 @@ void gpu_embed_backward(void *device, gpts_real *dwte, gpts_real *dwpe, const in
 /* card  (N1) y = xhat w + bias, xhat = (x - mean) r, one warp a row held in registers (P pieces of 8 a lane), the variance of the
          centred row; with ADD x = a + b first, (D1), stored as `sum`: the norm is that of the stored, rounded sum.              */
 template <class E, int P, bool ADD>
-__global__ __launch_bounds__(256) void norm_rows(E *sum, E *y, float *statistics, const E *a, const E *b, const float *w, const float *bias, int64_t N, int C, float epsilon)
+__global__ __launch_bounds__(256) void norm_rows(E *sum, E *y, float *statistics, const E *a, const E *b, const float *w,
+                                                 const float *bias, int64_t N, int C, float epsilon)
 {
     const int64_t n = int64_t(blockIdx.x) * 8 + threadIdx.x / 32; const int lane = threadIdx.x % 32;
     if (n >= N) return;
@@ -2760,11 +2880,13 @@ __global__ void norm_any(E *sum, E *y, float *statistics, const E *a, const E *b
     if (threadIdx.x == 0) { statistics[2 * n] = mean; statistics[2 * n + 1] = r; }
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x) y[n * C + c] = from_float<E>((to_float(x[c]) - mean) * r * w[c] + (bias ? bias[c] : 0));
 }
-template <class E, bool ADD> void norm_run(Gpu &g, void *sum, void *y, float *statistics, const void *a, const void *b, const float *w, const float *bias, int64_t N, int64_t C, float epsilon)
+template <class E, bool ADD> void norm_run(Gpu &g, void *sum, void *y, float *statistics, const void *a, const void *b, const float *w,
+                                           const float *bias, int64_t N, int64_t C, float epsilon)
 {
     const unsigned blocks = grid(N, 8);
 #define NORM(P) norm_rows<E, P, ADD><<<blocks, 256, 0, g.stream>>>((E *)sum, (E *)y, statistics, (const E *)a, (const E *)b, w, bias, N, (int)C, epsilon)
-    if (!eights((size_t)C, sum, y, a, b, w, bias) || C > 2048) norm_any<E, ADD><<<(unsigned)N, 256, 0, g.stream>>>((E *)sum, (E *)y, statistics, (const E *)a, (const E *)b, w, bias, C, epsilon);
+    if (!eights((size_t)C, sum, y, a, b, w, bias) || C > 2048) norm_any<E, ADD><<<(unsigned)N, 256, 0, g.stream>>>((E *)sum, (E *)y,
+            statistics, (const E *)a, (const E *)b, w, bias, C, epsilon);
     else if (C <= 256) NORM(1);
     else if (C <= 512) NORM(2);
     else if (C <= 768) NORM(3);
@@ -2774,13 +2896,15 @@ template <class E, bool ADD> void norm_run(Gpu &g, void *sum, void *y, float *st
 #undef NORM
     launched(g, "norm_forward");
 }
-void gpu_norm_forward(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w, const gpts_real *bias, size_t N, size_t C, double epsilon)
+void gpu_norm_forward(void *device, void *y, gpts_real *statistics, const void *x, const gpts_real *w, const gpts_real *bias, size_t N,
+                      size_t C, double epsilon)
 {
     Gpu &g = gpu_of(device);
     if (g.type == GPTS_GPU_BF16) norm_run<bf16, false>(g, 0, y, statistics, x, 0, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
     else norm_run<float, false>(g, 0, y, statistics, x, 0, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
 }
-void gpu_add_norm_forward(void *device, void *sum, void *y, gpts_real *statistics, const void *a, const void *b, const gpts_real *w, const gpts_real *bias, size_t N, size_t C, double epsilon)
+void gpu_add_norm_forward(void *device, void *sum, void *y, gpts_real *statistics, const void *a, const void *b, const gpts_real *w,
+                          const gpts_real *bias, size_t N, size_t C, double epsilon)
 {
     Gpu &g = gpu_of(device);
     if (g.type == GPTS_GPU_BF16) norm_run<bf16, true>(g, sum, y, statistics, a, b, w, bias, (int64_t)N, (int64_t)C, (float)epsilon);
@@ -2838,7 +2962,8 @@ void column_run(Gpu &g, float *with_x, float *plain, const void *dy, const void 
 {
     if (!C) return;
     const bool wide = eights((size_t)C, dy, x);
-    const int64_t across = (C + (wide ? 256 : 32) - 1) / (wide ? 256 : 32), most = 1024 / across + 1, rows = (N + most - 1) / most < 64 ? 64 : (N + most - 1) / most, slices = (N + rows - 1) / rows;
+    const int64_t across = (C + (wide ? 256 : 32) - 1) / (wide ? 256 : 32), most = 1024 / across + 1,
+        rows = (N + most - 1) / most < 64 ? 64 : (N + most - 1) / most, slices = (N + rows - 1) / rows;
     const int count = x ? 2 : 1;
     float *part = scratch<float>(g, SCRATCH_SUMS, (size_t)(slices * count * C) * 4);
     if (!part) return;
@@ -2852,7 +2977,8 @@ void column_run(Gpu &g, float *with_x, float *plain, const void *dy, const void 
 /* card  (N2) dx += r (g - mean g - xhat mean(g xhat)), g = dy w; dw += sum_n dy xhat, dbias += sum_n dy: a warp a row at a time,
          its share of dw and dbias in registers until the end, then over the block's warps, then over the blocks, in order.     */
 template <class E, int P, bool BIAS>
-__global__ __launch_bounds__(256, P <= 3 && sizeof(E) == 2 && !BIAS ? 3 : 2) void norm_rows_backward(E *dx, float *part, const E *dy, const E *x, const float *w, const float *statistics, int64_t N, int C)
+__global__ __launch_bounds__(256, P <= 3 && sizeof(E) == 2 && !BIAS ? 3 : 2) void norm_rows_backward(E *dx, float *part, const E *dy,
+        const E *x, const float *w, const float *statistics, int64_t N, int C)
 {
     extern __shared__ float all[];                                              /* [8][C] */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -2914,12 +3040,17 @@ template <class E> __global__ void norm_any_backward(E *dx, const E *dy, const E
 {
     const int64_t n = blockIdx.x; const float mean = statistics[2 * n], r = statistics[2 * n + 1];
     float s = 0, sx = 0;
-    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) { const float g = to_float(dy[n * C + c]) * w[c]; s += g; sx += g * ((to_float(x[n * C + c]) - mean) * r); }
+    for (int64_t c = threadIdx.x; c < C; c += blockDim.x) {
+        const float g = to_float(dy[n * C + c]) * w[c];
+        s += g;
+        sx += g * ((to_float(x[n * C + c]) - mean) * r);
+    }
     s = block_all(s, Sum()) / (float)C; sx = block_all(sx, Sum()) / (float)C;
     for (int64_t c = threadIdx.x; c < C; c += blockDim.x)
         dx[n * C + c] = from_float<E>(to_float(dx[n * C + c]) + r * (to_float(dy[n * C + c]) * w[c] - s - (to_float(x[n * C + c]) - mean) * r * sx));
 }
-template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *dbias, const void *dy, const void *x, const float *w, const float *statistics, int64_t N, int64_t C)
+template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *dbias, const void *dy, const void *x, const float *w,
+                                          const float *statistics, int64_t N, int64_t C)
 {
     if (!eights((size_t)C, dx, dy, x, w) || C > 1024) return false;
     const int64_t blocks = N / 8 + 1 < 396 ? N / 8 + 1 : 396;                       /* three a processor */
@@ -2938,7 +3069,8 @@ template <class E> bool norm_backward_run(Gpu &g, void *dx, float *dw, float *db
     launched(g, "norm_backward");
     return true;
 }
-void gpu_norm_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w, const gpts_real *statistics, size_t N, size_t C)
+void gpu_norm_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w,
+                       const gpts_real *statistics, size_t N, size_t C)
 {
     Gpu &g = gpu_of(device);
     const bool half = g.type == GPTS_GPU_BF16;
@@ -2956,7 +3088,8 @@ void gpu_linear_forward(void *device, void *y, const void *x, const gpts_real *w
     Gpu &g = gpu_of(device);
     product(g, false, false, out, N, in, factor(g, w), out, x, in, y, out, g.type, false, factor(g, bias));
 }
-void gpu_linear_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w, size_t N, size_t in, size_t out)
+void gpu_linear_backward(void *device, void *dx, gpts_real *dw, gpts_real *dbias, const void *dy, const void *x, const gpts_real *w,
+                         size_t N, size_t in, size_t out)
 {
     Gpu &g = gpu_of(device);
     if (dbias) column_run(g, 0, dbias, dy, 0, 0, (int64_t)N, (int64_t)out);
@@ -3030,9 +3163,18 @@ template <int WHAT> void activation_run(Gpu &g, void *y, const void *dy, void *x
 #undef ACTIVATE
     launched(g, "activation");
 }
-void gpu_activation_forward(void *device, void *y, const void *x, size_t n, gpts_activation kind) { activation_run<ACT_FORWARD>(gpu_of(device), y, 0, (void *)(uintptr_t)x, (int64_t)n, kind); }
-void gpu_activation_backward(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind) { activation_run<ACT_BACKWARD>(gpu_of(device), dx, dy, (void *)(uintptr_t)x, (int64_t)n, kind); }
-void gpu_activation_exchange(void *device, void *dx, const void *dy, void *x, size_t n, gpts_activation kind) { activation_run<ACT_EXCHANGE>(gpu_of(device), dx, dy, x, (int64_t)n, kind); }
+void gpu_activation_forward(void *device, void *y, const void *x, size_t n, gpts_activation kind)
+{
+    activation_run<ACT_FORWARD>(gpu_of(device), y, 0, (void *)(uintptr_t)x, (int64_t)n, kind);
+}
+void gpu_activation_backward(void *device, void *dx, const void *dy, const void *x, size_t n, gpts_activation kind)
+{
+    activation_run<ACT_BACKWARD>(gpu_of(device), dx, dy, (void *)(uintptr_t)x, (int64_t)n, kind);
+}
+void gpu_activation_exchange(void *device, void *dx, const void *dy, void *x, size_t n, gpts_activation kind)
+{
+    activation_run<ACT_EXCHANGE>(gpu_of(device), dx, dy, x, (int64_t)n, kind);
+}
 
 /* card  (D1) y = a + mask b / (1 - rate), (D2) the same without a: the CPU's counter-based masks, bit for bit */
 __host__ __device__ inline uint64_t mixed(uint64_t z)
@@ -3060,7 +3202,8 @@ void gpu_add_forward(void *device, void *y, const void *a, const void *b, size_t
         key = mixed(mixed(mixed(drop->seed) ^ drop->step) ^ ((uint64_t)drop->layer << 32 | drop->site));
         threshold = (uint64_t)(drop->rate * 9007199254740992.0); scale = (float)(1 / (1 - drop->rate));
     }
-    BY_TYPE(g, eights(n, y, a, b), (add_items<E, W><<<grid((int64_t)n, 256 * W), 256, 0, g.stream>>>((E *)y, (const E *)a, (const E *)b, (int64_t)n, key, threshold, scale)));
+    BY_TYPE(g, eights(n, y, a, b), (add_items<E, W><<<grid((int64_t)n, 256 * W), 256, 0, g.stream>>>((E *)y, (const E *)a, (const E *)b,
+            (int64_t)n, key, threshold, scale)));
     launched(g, "add");
 }
 void gpu_add_backward(void *device, void *db, const void *dy, size_t n, const gpts_dropout *drop) { gpu_add_forward(device, db, 0, dy, n, drop); }
@@ -3086,13 +3229,15 @@ template <class E> __global__ void window_items_backward(E *dx, const E *dz, con
 void gpu_window_forward(void *device, void *z, const void *x, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
 {
     Gpu &g = gpu_of(device); const int64_t items = (int64_t)(B * T * C * k);
-    BY_TYPE(g, false, (window_items<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)z, (const E *)x, first, items, (int64_t)T, (int64_t)C, (int64_t)k)));
+    BY_TYPE(g, false, (window_items<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)z, (const E *)x, first, items, (int64_t)T,
+            (int64_t)C, (int64_t)k)));
     launched(g, "window_forward");
 }
 void gpu_window_backward(void *device, void *dx, const void *dz, const int32_t *first, size_t B, size_t T, size_t C, size_t k)
 {
     Gpu &g = gpu_of(device); const int64_t items = (int64_t)(B * T * C);
-    BY_TYPE(g, false, (window_items_backward<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)dx, (const E *)dz, first, items, (int64_t)T, (int64_t)C, (int64_t)k)));
+    BY_TYPE(g, false, (window_items_backward<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)dx, (const E *)dz, first, items,
+            (int64_t)T, (int64_t)C, (int64_t)k)));
     launched(g, "window_backward");
 }
 
@@ -3130,7 +3275,8 @@ enum { LOSS_THREADS = 1024 };
 /* card  (X2) losses[n] = lse_n - logits[n,target], (X3) in place logits = p - [v = target], 0 for ignored targets: one block a row,
          which is read from memory once and kept on the chip where it fits (KEPT), else read three times.  A row is padded to
          ld columns, whose gradients are 0                                                                                      */
-template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(LOSS_THREADS, 2) void loss_rows(E *logits, float *losses, const int32_t *targets, int64_t V, int64_t ld)
+template <class E, bool KEPT, bool GRADIENT> __global__ __launch_bounds__(LOSS_THREADS, 2) void loss_rows(E *logits, float *losses,
+        const int32_t *targets, int64_t V, int64_t ld)
 {
     extern __shared__ uint4 kept[];
     const int64_t n = blockIdx.x; E *row = logits + n * ld, *x = KEPT ? (E *)kept : row;
@@ -3197,7 +3343,8 @@ __global__ void sum_floats(double *sum, const float *x, int64_t n)
 /* Products are fast when V is a multiple of 8; where it is not, the first two take in the columns up to ld (they multiply the finite
    numbers behind w, and gradients of 0), and the third leaves the last few columns to a product of their own.                    */
 enum { LOGITS_BYTES = 420 << 20 };
-template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const void *x, const float *w, const int32_t *targets, int64_t N, int64_t C, int64_t V)
+template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const void *x, const float *w, const int32_t *targets,
+                                 int64_t N, int64_t C, int64_t V)
 {
     const int64_t ld = (V + 7) / 8 * 8; int64_t rows = LOGITS_BYTES / (ld * (int64_t)sizeof(E)), smem = ld * (int64_t)sizeof(E);
     rows = rows < 1 ? 1 : rows;
@@ -3209,7 +3356,8 @@ template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const
     const E *weight = (const E *)factor(g, w);
     if (!logits || !losses || !weight) return;
     const bool kept = smem <= 112 * 1024, gradient = dx || dw;
-    const size_t wide = (size_t)(g.type == GPTS_GPU_BF16 && factor_holds(g, w, (size_t)(ld * C)) ? ld : V), even = (size_t)(wide == (size_t)V ? V : V / 8 * 8), rest = (size_t)V - even;
+    const size_t wide = (size_t)(g.type == GPTS_GPU_BF16 && factor_holds(g, w, (size_t)(ld * C)) ? ld : V),
+        even = (size_t)(wide == (size_t)V ? V : V / 8 * 8), rest = (size_t)V - even;
     if (kept) {
         fine(g, cudaFuncSetAttribute(loss_rows<E, true, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
         fine(g, cudaFuncSetAttribute(loss_rows<E, true, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem), "loss");
@@ -3226,12 +3374,15 @@ template <class E> void loss_run(Gpu &g, double *sum, void *dx, float *dw, const
         launched(g, "loss");
         if (dxn) product(g, false, false, (size_t)C, (size_t)count, wide, weight, (size_t)C, logits, (size_t)ld, dxn, (size_t)C, g.type, false, 0);
         if (dw) product(g, false, true, (size_t)C, even, (size_t)count, xn, (size_t)C, logits, (size_t)ld, dw, (size_t)C, GPTS_GPU_F32, true, 0);
-        if (dw) product(g, false, true, (size_t)C, rest, (size_t)count, xn, (size_t)C, logits + even, (size_t)ld, dw + even * (size_t)C, (size_t)C, GPTS_GPU_F32, true, 0);
+        if (dw)
+            product(g, false, true, (size_t)C, rest, (size_t)count, xn, (size_t)C, logits + even, (size_t)ld, dw + even * (size_t)C,
+                    (size_t)C, GPTS_GPU_F32, true, 0);
     }
     sum_floats<<<1, 256, 0, g.stream>>>(sum, losses, N);
     launched(g, "loss");
 }
-void gpu_loss(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w, const int32_t *targets, size_t N, size_t C, size_t V)
+void gpu_loss(void *device, double *sum, void *dx, gpts_real *dw, const void *x, const gpts_real *w, const int32_t *targets, size_t N,
+              size_t C, size_t V)
 {
     Gpu &g = gpu_of(device);
     if (g.type == GPTS_GPU_BF16) loss_run<bf16>(g, sum, dx, dw, x, w, targets, (int64_t)N, (int64_t)C, (int64_t)V);
@@ -3299,7 +3450,8 @@ __global__ __launch_bounds__(256) void adamw_chunks(const Chunk *chunks, const A
         if (c.shadow) c.shadow[i] = from_float<bf16>(p);
     }
 }
-void gpu_adamw_all(void *device, const gpts_update *tensors, size_t n, double gscale, double rate, double beta1, double beta2, double epsilon, uint64_t step)
+void gpu_adamw_all(void *device, const gpts_update *tensors, size_t n, double gscale, double rate, double beta1, double beta2,
+                   double epsilon, uint64_t step)
 {
     Gpu &g = gpu_of(device);
     std::vector<Chunk> whole, chunks;
@@ -3328,7 +3480,8 @@ void gpu_adamw_all(void *device, const gpts_update *tensors, size_t n, double gs
     }
     if (!g.chunks) return;
     Adam a;
-    a.scale = (float)gscale; a.rate = (float)rate; a.beta1 = (float)beta1; a.rest1 = (float)(1 - beta1); a.beta2 = (float)beta2; a.rest2 = (float)(1 - beta2);
+    a.scale = (float)gscale; a.rate = (float)rate; a.beta1 = (float)beta1; a.rest1 = (float)(1 - beta1); a.beta2 = (float)beta2;
+    a.rest2 = (float)(1 - beta2);
     a.step = (float)(rate / (1 - pow(beta1, (double)step))); a.second = (float)(1 / sqrt(1 - pow(beta2, (double)step))); a.epsilon = (float)epsilon;
     adamw_chunks<<<(unsigned)g.chunks, 256, 0, g.stream>>>((const Chunk *)g.scratch[SCRATCH_UPDATES], a);
     launched(g, "adamw");
@@ -3371,7 +3524,9 @@ gpts_status gpu_prepare(void *device, gpts_heads *heads, size_t T, char *error)
     Gpu &g = gpu_of(device);
     for (size_t s = 0; s < heads->n && T > heads->S; s++)
         if (!heads->tail_start || (size_t)heads->tail_start[s] >= heads->S) {
-            if (error) snprintf(error, GPTS_ERROR_BYTES, "%llu positions, but a static head in exact form is defined up to %llu", (unsigned long long)T, (unsigned long long)heads->S);
+            if (error)
+                snprintf(error, GPTS_ERROR_BYTES, "%llu positions, but a static head in exact form is defined up to %llu",
+                         (unsigned long long)T, (unsigned long long)heads->S);
             return GPTS_TOO_LONG;
         }
     if (heads->H > 256) {
@@ -3395,15 +3550,20 @@ void gpu_forget(void *device, gpts_heads *heads)
 }
 
 /* the call of @@CALL for these heads over B rows of T positions; row_bytes apart in qkv and y */
-bool attention_of(Gpu &g, gpts_gpu_attention &a, const gpts_heads *heads, HeadsPlan *plan, int64_t B, int64_t T, double scale, double theta, int64_t room,
+bool attention_of(Gpu &g, gpts_gpu_attention &a, const gpts_heads *heads, HeadsPlan *plan, int64_t B, int64_t T, double scale,
+                  double theta, int64_t room,
                   void *y, void *qkv, float *lse)
 {
     const int64_t U = (int64_t)heads->U, K = (int64_t)heads->K, D = (int64_t)heads->D, wide = (2 * U + K) * D, size = (int64_t)g.size();
     memset(&a, 0, sizeof a);
-    a.type = g.type; a.D = (int)D; a.B = B; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0; a.kind = plan->kind; a.wide = plan->wide;
+    a.type = g.type; a.D = (int)D; a.B = B; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0;
+    a.kind = plan->kind; a.wide = plan->wide;
     a.theta = U ? theta : 0; a.rotated = 1; a.scale = (float)scale; a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho;
-    a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.lse = lse; a.stream = g.stream; a.beside = g.beside; a.events[0] = g.fork; a.events[1] = g.join;
-    auto at = [&](void *p, int64_t column, int64_t row) { Tensor x; x.data = p ? (char *)p + column * size : 0; x.h = D; x.t = row; x.b = room * row; return x; };
+    a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.lse = lse; a.stream = g.stream;
+    a.beside = g.beside; a.events[0] = g.fork; a.events[1] = g.join;
+    auto at = [&](void *p, int64_t column, int64_t row) {
+        Tensor x; x.data = p ? (char *)p + column * size : 0; x.h = D; x.t = row; x.b = room * row; return x;
+    };
     a.q = at(qkv, 0, wide); a.k = at(qkv, U * D, wide); a.v = at(qkv, 2 * U * D, wide); a.y = at(y, 0, K * D);
     if (plan->T == T && plan->theta == a.theta) { a.prepared = plan->prepared; a.prepared_bytes = plan->bytes; return true; }
     const size_t need = gpts_gpu_attention_prepared_size(&a);
@@ -3426,18 +3586,21 @@ bool attention_work(Gpu &g, gpts_gpu_attention &a, bool backward)
 }
 void attention_said(Gpu &g, gpts_gpu_attention &a, gpts_gpu_status status)
 {
-    if (status != GPTS_GPU_OK) fail(g, status == GPTS_GPU_FAILED ? GPTS_DEVICE : status == GPTS_GPU_UNSUPPORTED ? GPTS_UNSUPPORTED : GPTS_BAD_ARGUMENT, "%s%s", a.error, "");
+    if (status != GPTS_GPU_OK)
+        fail(g, status == GPTS_GPU_FAILED ? GPTS_DEVICE : status == GPTS_GPU_UNSUPPORTED ? GPTS_UNSUPPORTED : GPTS_BAD_ARGUMENT, "%s%s", a.error, "");
 }
 
 /* rows of padded batches [B,T,width], moved to the start: to [B,room,width] = row first[b] + t where t < length[b], else 0; and back */
-template <class E> __global__ void rows_gather(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items, int64_t T, int64_t room, int64_t width)
+template <class E> __global__ void rows_gather(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items,
+                                               int64_t T, int64_t room, int64_t width)
 {
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= items) return;
     const int64_t c = i % width, t = i / width % room, b = i / width / room, start = first ? first[b] : 0, n = length ? length[b] : T - start;
     to[i] = t < n ? from[(b * T + start + t) * width + c] : from_float<E>(0);
 }
-template <class E> __global__ void rows_scatter(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items, int64_t T, int64_t room, int64_t width)
+template <class E> __global__ void rows_scatter(E *to, const E *from, const int32_t *first, const int32_t *length, int64_t items,
+                                                int64_t T, int64_t room, int64_t width)
 {
     const int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= items) return;
@@ -3453,28 +3616,33 @@ template <class E> __global__ void rows_mask(E *x, const int32_t *length, int64_
 void gather(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
 {
     const int64_t items = (int64_t)B * room * width;
-    BY_TYPE(g, false, (rows_gather<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items, (int64_t)T, room, width)));
+    BY_TYPE(g, false, (rows_gather<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items,
+            (int64_t)T, room, width)));
 }
 void scatter(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
 {
     const int64_t items = (int64_t)(B * T) * width;
-    BY_TYPE(g, false, (rows_scatter<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items, (int64_t)T, room, width)));
+    BY_TYPE(g, false, (rows_scatter<E><<<grid(items, 256 * W), 256, 0, g.stream>>>((E *)to, (const E *)from, first, length, items,
+            (int64_t)T, room, width)));
 }
 
 /* card  (R1) (A1) (M1).  Rows that start late are moved to the front first; rows that end early run to the end, which no earlier row
          sees, and are 0 afterwards.                                                                                            */
-void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_real *lse, void *qkv, const int32_t *first, const int32_t *length, size_t B, size_t T, double scale, double theta)
+void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_real *lse, void *qkv, const int32_t *first,
+                           const int32_t *length, size_t B, size_t T, double scale, double theta)
 {
     Gpu &g = gpu_of(device); gpts_gpu_attention a; HeadsPlan *plan = plan_of(g, heads);
     if (!plan || !heads->K || !B || !T) return;
-    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T, wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
+    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T,
+        wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
     char *work = 0; void *yr = y, *qkvr = qkv;
     if (first) {
         if (!(work = scratch<char>(g, SCRATCH_ROWS, (size_t)((int64_t)B * room * (wide + kept)) * g.size()))) return;
         qkvr = work; yr = work + (int64_t)B * room * wide * (int64_t)g.size();
         gather(g, qkvr, qkv, first, length, B, T, room, wide);
     }
-    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, first ? room : (int64_t)T, yr, qkvr, lse) || !attention_work(g, a, false)) return;
+    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, first ? room : (int64_t)T, yr, qkvr, lse) || !attention_work(g, a, false))
+        return;
     attention_said(g, a, gpts_gpu_attention_rotate(&a, 0));
     attention_said(g, a, gpts_gpu_attention_forward(&a));
     if (first) scatter(g, y, yr, first, length, B, T, room, kept);
@@ -3484,13 +3652,19 @@ void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_
     launched(g, "attention_forward");
 }
 /* card  (A2) (M2) (R2) */
-void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y, const gpts_real *lse, const void *qkv, const int32_t *first,
-                            const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho, gpts_real *, gpts_real *)
+void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y, const gpts_real *lse,
+                            const void *qkv, const int32_t *first,
+                            const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho,
+                            gpts_real *, gpts_real *)
 {
     Gpu &g = gpu_of(device); gpts_gpu_attention a; HeadsPlan *plan = plan_of(g, heads);
-    if (dalpha || drho) { fail(g, GPTS_UNSUPPORTED, "%s%s", "patterns are trained on the CPU only: on the GPU they stay as they were fitted", ""); return; }
+    if (dalpha || drho) {
+        fail(g, GPTS_UNSUPPORTED, "%s%s", "patterns are trained on the CPU only: on the GPU they stay as they were fitted", "");
+        return;
+    }
     if (!plan || !heads->K || !B || !T) return;
-    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T, wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
+    const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T,
+        wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
     const int64_t D = (int64_t)heads->D, U = (int64_t)heads->U, size = (int64_t)g.size(), rows = (int64_t)B * room;
     const bool moved = first || length;
     void *yr = (void *)(uintptr_t)y, *qkvr = (void *)(uintptr_t)qkv, *dyr = (void *)(uintptr_t)dy, *dqkvr = dqkv;
@@ -3502,7 +3676,8 @@ void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, c
         gather(g, yr, y, first, length, B, T, room, kept);
         gather(g, dyr, dy, first, length, B, T, room, kept);
     }
-    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, moved ? room : (int64_t)T, yr, qkvr, (float *)(uintptr_t)lse) || !attention_work(g, a, true)) return;
+    if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, moved ? room : (int64_t)T, yr, qkvr,
+                      (float *)(uintptr_t)lse) || !attention_work(g, a, true)) return;
     if (first) attention_said(g, a, gpts_gpu_attention_rotate(&a, 0));
     a.dq = a.q; a.dk = a.k; a.dv = a.v; a.dy = a.y;
     a.dq.data = dqkvr; a.dk.data = (char *)dqkvr + U * D * size; a.dv.data = (char *)dqkvr + 2 * U * D * size; a.dy.data = dyr;
@@ -3611,7 +3786,11 @@ __device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ri
             for (int m = 16; m; m >>= 1) sum += __shfl_xor_sync(~0u, sum, m);
             const double after = top + log(sum + exp(before - top));
             s.weight[warp * 65 + lane] = expf(float(a - after)); s.weight[warp * 65 + lane + 32] = expf(float(b - after));
-            if (lane == 0) { s.weight[warp * 65 + 64] = t > TILE_ROWS ? expf(float(before - after)) : 0; state[2 * r] = (float)after; state[2 * r + 1] = float(after - (double)(float)after); }
+            if (lane == 0) {
+                s.weight[warp * 65 + 64] = t > TILE_ROWS ? expf(float(before - after)) : 0;
+                state[2 * r] = (float)after;
+                state[2 * r + 1] = float(after - (double)(float)after);
+            }
         }
         __syncwarp();
         if (r < c.R)
@@ -3628,9 +3807,11 @@ __device__ void absorb(const Cached &c, const Slot &h, float *state, const E *ri
 
    A static head: o takes this lane's dimensions of the sum over this thread's positions; token: the new v.  A function of its own, as it is long. */
 template <class E, int V>
-__device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_t b, int i, int split, int splits, const float *token, AttendShared &s, float (&o)[8])
+__device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_t b, int i, int split, int splits, const float *token,
+                                          AttendShared &s, float (&o)[8])
 {
-    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits;
+    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits,
+        groups = STEP_THREADS >> bits;
     const bool last = split == splits - 1;
     typedef Share<E, V> S;
     if (i < 0) return;
@@ -3645,7 +3826,8 @@ __device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_
         if (i % TILE_ROWS == 0) { absorb<E>(c, h, state, ring, t, s); group_sync(1, STEP_THREADS); }
         if (threadIdx.x < c.R) {
             const int r = threadIdx.x; const double coef = c.coef[p * c.R + r], ld = log((double)c.decay[p * c.R + r]);
-            s.gain[r] = coef > 0 ? expf(float(log(coef) + (double)(i % TILE_ROWS + h.shift) * ld + (double)state[2 * r] + (double)state[2 * r + 1] - z)) : 0.f;
+            s.gain[r] = coef > 0
+                ? expf(float(log(coef) + (double)(i % TILE_ROWS + h.shift) * ld + (double)state[2 * r] + (double)state[2 * r + 1] - z)) : 0.f;
         }
         group_sync(1, STEP_THREADS);
         for (int d = threadIdx.x; d < D; d += STEP_THREADS) {
@@ -3692,10 +3874,13 @@ __device__ __noinline__ void attend_fixed(const Cached &c, const Slot &h, int64_
 /* A live head: o likewise, in units of 2^m, l the weights' sum.  token(0, 1, 2): the new q, k, v, once ready() has returned to all threads.
    SHORT_WAY: few positions a block, whose time is instructions and latency; otherwise many, whose time is reading. */
 template <class E, int V, bool SHORT_WAY, class Ready, class Token>
-__device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b, int i, int split, int splits, const float2 *rotation, float (&o)[8], float &m, float &l, Ready ready, Token token)
+__device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b, int i, int split, int splits, const float2 *rotation,
+                                            float (&o)[8], float &m, float &l, Ready ready, Token token)
 {
-    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits, groups = STEP_THREADS >> bits, half = D / 2;
-    const int per = int(unsigned(i + splits - 1) / unsigned(splits)), j0 = split * per, j1 = j0 + per < i ? j0 + per : i; const bool turn = c.theta > 0;
+    const int D = c.D, lanes = lanes_of(D, V), bits = 31 - __clz(lanes), sub = threadIdx.x & (lanes - 1), group = threadIdx.x >> bits,
+        groups = STEP_THREADS >> bits, half = D / 2;
+    const int per = int(unsigned(i + splits - 1) / unsigned(splits)), j0 = split * per, j1 = j0 + per < i ? j0 + per : i;
+    const bool turn = c.theta > 0;
     typedef Share<E, V> S;
     if (i < 0) return;
     const int64_t at = (b * c.U + head) * c.capacity;
@@ -3736,7 +3921,9 @@ __device__ __forceinline__ void attend_live(const Cached &c, int head, int64_t b
         } else {
             for (int e = 0; e < 8; e++) {
                 const int d = S::dim(sub, lanes, e); const bool low = d < half;
-                if (d < D) y[e] = low ? y[e] * rotation[d].x - x[d + half] * rotation[d].y : y[e] * rotation[d - half].x + x[d - half] * rotation[d - half].y;
+                if (d < D)
+                    y[e] = low ? y[e] * rotation[d].x - x[d + half] * rotation[d].y
+                               : y[e] * rotation[d - half].x + x[d - half] * rotation[d - half].y;
             }
         }
     };
@@ -3817,7 +4004,11 @@ __device__ __forceinline__ void attend_join(int D, float (&o)[8], float m, float
         }
     if (lane < lanes) {
         if constexpr (V == 8) {
-            if (8 * lane < D) { float4 *to = (float4 *)&s.part[warp][8 * lane]; to[0] = make_float4(o[0], o[1], o[2], o[3]); to[1] = make_float4(o[4], o[5], o[6], o[7]); }
+            if (8 * lane < D) {
+                float4 *to = (float4 *)&s.part[warp][8 * lane];
+                to[0] = make_float4(o[0], o[1], o[2], o[3]);
+                to[1] = make_float4(o[4], o[5], o[6], o[7]);
+            }
         } else
             for (int e = 0; e < 8; e++) if (lane + e * lanes < D) s.part[warp][lane + e * lanes] = o[e];
         if (lane == 0) { s.top[warp] = m; s.sum[warp] = l; }
@@ -3828,7 +4019,10 @@ __device__ __forceinline__ void attend_join(int D, float (&o)[8], float m, float
         const int d = x / COPIES * 4;
         float tops[STEP_WARPS], sums[STEP_WARPS], top = -INFINITY, sum = 0, y[4] = {};
 #pragma unroll
-        for (int w = 0; w < STEP_WARPS; w += 4) { *(float4 *)(tops + w) = *(const float4 *)(s.top + w); *(float4 *)(sums + w) = *(const float4 *)(s.sum + w); }
+        for (int w = 0; w < STEP_WARPS; w += 4) {
+            *(float4 *)(tops + w) = *(const float4 *)(s.top + w);
+            *(float4 *)(sums + w) = *(const float4 *)(s.sum + w);
+        }
 #pragma unroll
         for (int w = 0; w < STEP_WARPS; w++) top = fmaxf(top, tops[w]);
         const float level = top == -INFINITY ? 0.f : top;
@@ -3958,7 +4152,7 @@ template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_pieces(c
     const Cached &c = a.c; const int D = c.D, R = c.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, linear = c.K - c.splitting;
     const int piece = blockIdx.x % a.pieces; const int64_t item = blockIdx.x / a.pieces, b = item / linear;
     const Slot h = c.slots[c.splitting + item % linear];
-    const int64_t t = fill_end(a, h, b), j0 = (int64_t)piece * FILL_ROWS; const int rows = int(t - j0 < FILL_ROWS ? t - j0 : FILL_ROWS);      /* a multiple of 64 */
+    const int64_t t = fill_end(a, h, b), j0 = (int64_t)piece * FILL_ROWS; const int rows = int(t - j0 < FILL_ROWS ? t - j0 : FILL_ROWS);
     if (rows <= 0) return;
     const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp + j0;
     float *part = a.parts + blockIdx.x * (int64_t)R * (D + 2);
@@ -4064,7 +4258,8 @@ struct Patience {
     __device__ __forceinline__ bool over() { if (left > 0 && --left == 0) *failed = 1; return left <= 0; }
 };
 /* W words, `step` apart, those that are wanted */
-template <int W> __device__ __forceinline__ void await(uint64_t (&low)[W], uint64_t (&high)[W], const uint64_t *p, int step, uint32_t wanted, uint32_t number, Patience &patience)
+template <int W> __device__ __forceinline__ void await(uint64_t (&low)[W], uint64_t (&high)[W], const uint64_t *p, int step,
+                                                       uint32_t wanted, uint32_t number, Patience &patience)
 {
     bool ready;
     do {
@@ -4076,14 +4271,19 @@ template <int W> __device__ __forceinline__ void await(uint64_t (&low)[W], uint6
     } while (!ready && !patience.over());
 }
 /* the other members' shared memory: a store that counts its bytes at the barrier beside it */
-__device__ __forceinline__ uint32_t at_member(uint32_t address, int member) { uint32_t x; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(address), "r"(member)); return x; }
+__device__ __forceinline__ uint32_t at_member(uint32_t address, int member)
+{
+    uint32_t x; asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(address), "r"(member)); return x;
+}
 __device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" :: "r"(to), "r"(__float_as_uint(x)), "r"(bar) : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" :: "r"(to), "r"(__float_as_uint(x)),
+                 "r"(bar) : "memory");
 }
 __device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x, float y)
 {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" :: "r"(to), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(bar) : "memory");
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" :: "r"(to),
+                 "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(bar) : "memory");
 }
 __device__ __forceinline__ void send(uint32_t to, uint32_t bar, float x, float y, float z, float w)
 {
@@ -4097,7 +4297,10 @@ __device__ __forceinline__ void exchange_wait(uint64_t *bar, uint32_t parity)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
 }
-__device__ __forceinline__ void team_sync() { asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void team_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 
 __device__ __forceinline__ float activate(float x, int kind)
 {
@@ -4122,7 +4325,8 @@ template <class E, int NB> struct Columns {
         if constexpr (HALF) {
             const uint4 w = *(const uint4 *)(tile + 16 * lane); const char *p = x + (NB == 1 ? 0 : g * stride) + 4 * t;
             asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w), "r"(*(const uint32_t *)p), "r"(*(const uint32_t *)(p + 16)));
+                         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w),
+                         "r"(*(const uint32_t *)p), "r"(*(const uint32_t *)(p + 16)));
         } else {
             const float4 u = *(const float4 *)(tile + 16 * lane), v = *(const float4 *)(tile + 512 + 16 * lane);
 #pragma unroll
@@ -4152,10 +4356,12 @@ template <class E, int NB> struct Columns {
 };
 /* 32 inner indices of eight columns, which lie as rows of K: 8 columns by NB rows; a lane has column lane/4 and eight indices in a row.  bf16: c[0], c[1]
    are row lane/4, columns 2 (lane % 4), + 1; float: c[b] is this lane's share of row b, column lane/4 */
-template <class E, int NB> __device__ __forceinline__ void unit_product(float (&c)[NB < 4 ? 4 : NB], const char *w, const char *x, int row_bytes, int lane)
+template <class E, int NB> __device__ __forceinline__ void unit_product(float (&c)[NB < 4 ? 4 : NB], const char *w, const char *x,
+        int row_bytes, int lane)
 {
     if constexpr (is_bf16<E>::value) {
-        const uint4 b = *(const uint4 *)w, a = *(const uint4 *)(x + (NB == 1 ? 0 : lane / 4 * row_bytes)); const uint32_t zero = 0;      /* the one row: eight times */
+        const uint4 b = *(const uint4 *)w, a = *(const uint4 *)(x + (NB == 1 ? 0 : lane / 4 * row_bytes)); const uint32_t zero = 0;
+        /* the one row: eight times */
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(zero), "r"(a.y), "r"(b.x), "r"(b.y));
         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %5}, {%7, %8}, {%0, %1, %2, %3};"
@@ -4191,7 +4397,8 @@ __device__ __forceinline__ char *step_memory()
 template <class E> __device__ __noinline__ void step_stream(const Step &a, int row_bytes)
 {
     char *const ring = step_memory(); StepShared &s = *(StepShared *)(ring + a.at.shared);
-    const int me = blockIdx.x, member = me % TEAM, team = me / TEAM, G = gridDim.x, stages = a.stages, slot = a.slot, per = 1 << a.log_rows, phases = a.phases, B = a.B, C = a.C, V = a.V;
+    const int me = blockIdx.x, member = me % TEAM, team = me / TEAM, G = gridDim.x, stages = a.stages, slot = a.slot,
+        per = 1 << a.log_rows, phases = a.phases, B = a.B, C = a.C, V = a.V;
     const Sublayer *const program = a.program + team * phases;
     int stage = 0, turn = 1, flying = 0, landed = 0, landing = 0;
     uint64_t policy;
@@ -4220,7 +4427,8 @@ template <class E> __device__ __noinline__ void step_stream(const Step &a, int r
     auto prefetch = [&](const char *from, int64_t bytes) {
         for (int64_t n = 0; n < bytes; n += STEP_PIECE) {
             const long long t = clock64();
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + n), "r"(uint32_t(bytes - n < STEP_PIECE ? bytes - n : STEP_PIECE)) : "memory");
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + n),
+                         "r"(uint32_t(bytes - n < STEP_PIECE ? bytes - n : STEP_PIECE)) : "memory");
             while (clock64() - t < STEP_PACE) {}
         }
     };
@@ -4235,7 +4443,8 @@ template <class E> __device__ __noinline__ void step_stream(const Step &a, int r
                             const Cached &c = f.cached; const Slot h = c.slots[team + item * a.teams]; int t, j0, j1;
                             if (h.live < 0 || a.position[b] < 0) continue;
                             split_range(h, a.position[b] + step, member, TEAM, t, j0, j1);
-                            const int64_t first = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E), bytes = (int64_t)(j1 - j0) * c.D * (int64_t)sizeof(E);
+                            const int64_t first = ((b * (int64_t)c.U + h.live) * c.capacity + j0) * c.D * (int64_t)sizeof(E),
+                                bytes = (int64_t)(j1 - j0) * c.D * (int64_t)sizeof(E);
                             prefetch((const char *)c.keys + first, bytes);
                             prefetch((const char *)c.values + first, bytes);
                         }
@@ -4245,7 +4454,8 @@ template <class E> __device__ __noinline__ void step_stream(const Step &a, int r
             const int most = slot / (8 * (int)sizeof(E)) / 32 * 32, units = (V + 7) / 8;
             for (int u = me; u < units; u += G)
                 for (int k0 = 0; k0 < C; k0 += most) {
-                    const int k = C - k0 < most ? C - k0 : most, count = V - 8 * u < 8 ? V - 8 * u : 8; const uint32_t bytes = uint32_t(k * (int)sizeof(E));
+                    const int k = C - k0 < most ? C - k0 : most, count = V - 8 * u < 8 ? V - 8 * u : 8;
+                    const uint32_t bytes = uint32_t(k * (int)sizeof(E));
                     const char *w = f.a + ((int64_t)u * 8 * C + k0) * (int64_t)sizeof(E);
                     begin(count * bytes);
                     char *to = ring + stage * slot;
@@ -4267,7 +4477,8 @@ __device__ __noinline__ void step_begin(const Step &a, int step, uint32_t number
             uint64_t low[4], high[4]; uint32_t wanted = 0;
 #pragma unroll
             for (int n = 0; n < 4; n++) if (lane + 32 * n < G) wanted |= 1u << n;
-            await<4>(low, high, a.best + ((step & 1) * TEAM * TEAMS * STEP_ROWS + lane * STEP_ROWS + warp) * 2, 32 * STEP_ROWS * 2, wanted, number, patience);
+            await<4>(low, high, a.best + ((step & 1) * TEAM * TEAMS * STEP_ROWS + lane * STEP_ROWS + warp) * 2, 32 * STEP_ROWS * 2,
+                     wanted, number, patience);
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 const float v = __uint_as_float((uint32_t)low[n]); const int i = (int)(low[n] >> 32);
@@ -4297,7 +4508,8 @@ __device__ __noinline__ void step_logits(const Step &a, int &at_stage, int &at_t
     int stage = at_stage, turn = at_turn;
     const char *const ring = step_memory(), *const x = ring + a.at.inner; StepShared &s = *(StepShared *)(step_memory() + a.at.shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, me = blockIdx.x, G = gridDim.x, part = lane / 4, quarter = lane % 4;
-    const int B = a.B, C = a.C, V = a.V, stages = a.stages, slot = a.slot, stride = a.at.inner_stride, units = (V + 7) / 8; float *const logits = a.logits;
+    const int B = a.B, C = a.C, V = a.V, stages = a.stages, slot = a.slot, stride = a.at.inner_stride, units = (V + 7) / 8;
+    float *const logits = a.logits;
     const int most = slot / (8 * (int)sizeof(E)) / 32 * 32, mine = me < units ? (units - me + G - 1) / G : 0; const bool store = step == a.n - 1;
     float best[NB]; int id[NB];
     for (int b = 0; b < NB; b++) { best[b] = -INFINITY; id[b] = 0x7FFFFFFF; }
@@ -4311,7 +4523,8 @@ __device__ __noinline__ void step_logits(const Step &a, int &at_stage, int &at_t
             const int k = C - k0 < most ? C - k0 : most;
             if (own || every) barrier_wait(&s.full[stage], turn);
             if (own) {
-                const char *w = ring + stage * slot + (part * k) * (int)sizeof(E) + quarter * 8 * (int)sizeof(E), *v = x + k0 * (int)sizeof(E) + quarter * 8 * (int)sizeof(E);
+                const char *w = ring + stage * slot + (part * k) * (int)sizeof(E) + quarter * 8 * (int)sizeof(E),
+                    *v = x + k0 * (int)sizeof(E) + quarter * 8 * (int)sizeof(E);
                 int g = 0;
 #pragma unroll 4
                 for (; g + 2 <= k / 32; g += 2) {
@@ -4321,7 +4534,9 @@ __device__ __noinline__ void step_logits(const Step &a, int &at_stage, int &at_t
                 if (g < k / 32) unit_product<E, NB>(acc, w + g * 32 * sizeof(E), v + g * 32 * sizeof(E), stride, lane);
             }
             __syncwarp();
-            if (lane == 0 && (own || every)) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(&s.empty[stage])), "r"(every ? 1 : STEP_WARPS) : "memory");
+            if (lane == 0 && (own || every))
+                asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(&s.empty[stage])),
+                             "r"(every ? 1 : STEP_WARPS) : "memory");
             if (++stage == stages) { stage = 0; turn ^= 1; }
         }
         if (!own) continue;
@@ -4357,7 +4572,11 @@ __device__ __noinline__ void step_logits(const Step &a, int &at_stage, int &at_t
     group_sync(1, STEP_THREADS);
     if (threadIdx.x < B) {
         Best x = s.best[0][threadIdx.x];
-        for (int w = 1; w < STEP_WARPS; w++) { const Best y = s.best[w][threadIdx.x]; if (y.value > x.value || (y.value == x.value && y.id < x.id)) x = y; }
+        for (int w = 1; w < STEP_WARPS; w++) {
+            const Best y = s.best[w][threadIdx.x];
+            if (y.value > x.value || (y.value == x.value && y.id < x.id))
+                x = y;
+        }
         __threadfence();
         tell(a.best + ((step + 1 & 1) * TEAM * TEAMS * STEP_ROWS + me * STEP_ROWS + threadIdx.x) * 2, x.value, __int_as_float(x.id), number);
     }
@@ -4401,11 +4620,14 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             asm volatile("" : "+r"(thread), "+r"(block), "+r"(none));
             char *const ring = all + none;
             StepShared &s = *(StepShared *)(ring + a.at.shared);
-            const int warp = thread / 32, lane = thread % 32, part = lane / 4, quarter = lane % 4, member = block % TEAM, team = block / TEAM, slice = a.slice, from = member * slice;
+            const int warp = thread / 32, lane = thread % 32, part = lane / 4, quarter = lane % 4, member = block % TEAM,
+                team = block / TEAM, slice = a.slice, from = member * slice;
             const int valid = a.C - from < slice ? (a.C > from ? a.C - from : 0) : slice, even = run & 1;
             float *const keep = (float *)(ring + a.at.keep);
             auto sync = [] { group_sync(1, STEP_THREADS); };
-            auto fetch = [](void *to, const void *from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory"); };
+            auto fetch = [](void *to, const void *from) {
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(shared_address(to)), "l"(from) : "memory");
+            };
             auto fetched = [] { asm volatile("cp.async.wait_all;" ::: "memory"); };
             auto row_at = [&](int i) {                                           /* row i from here: slots follow each other, and the ring closes */
                 const int at = stage * a.slot + i * row_bytes, end = a.stages * a.slot;
@@ -4430,7 +4652,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             auto expect = [&](int bytes) { if (thread == 0) barrier_expect(&s.arrived[swaps & 1], TEAM * bytes); };
             auto swapped = [&] { exchange_wait(&s.arrived[swaps & 1], swaps >> 1 & 1); swaps++; };
             const Sublayer &f = s.sub[run & 3]; const float *const pivot = s.pivot[even];
-            const int kind = p < 0 ? SUB_LOGITS : f.kind, columns = p < 0 ? 0 : f.rows_a * 16; const bool normed = f.norm; const char *const sent = buffer();
+            const int kind = p < 0 ? SUB_LOGITS : f.kind, columns = p < 0 ? 0 : f.rows_a * 16; const bool normed = f.norm;
+            const char *const sent = buffer();
             if (p >= 0) {
                 if (p == 0 && step) {
                     Patience now = patience;
@@ -4441,7 +4664,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                 }
                 number++;
                 /* this member's slice of the residual stream, and its product with the gain */
-                const float *const gain = (const float *)(ring + a.at.norm_w) + even * slice, *const bias = (const float *)(ring + a.at.bias) + even * slice;
+                const float *const gain = (const float *)(ring + a.at.norm_w) + even * slice,
+                    *const bias = (const float *)(ring + a.at.bias) + even * slice;
                 auto keep_slice = [&](int b, int c, float x, float gain, float pivot) {
                     keep[b * slice + c] = x;
                     ((E *)(ring + a.at.x + b * a.at.x_stride))[c] = from_float<E>((x - pivot) * gain);
@@ -4470,7 +4694,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                         do {
 #pragma unroll
                             for (int i = 0; i < 4; i++) look(w + (group + i < last ? group + i : last) * row, low[i], high[i]);
-                            there = uint32_t(high[0] >> 32) == number && uint32_t(high[1] >> 32) == number && uint32_t(high[2] >> 32) == number && uint32_t(high[3] >> 32) == number;
+                            there = uint32_t(high[0] >> 32) == number && uint32_t(high[1] >> 32) == number &&
+                                uint32_t(high[2] >> 32) == number && uint32_t(high[3] >> 32) == number;
                         } while (!there && !patience.over());
                         float x = 0, y = 0;
 #pragma unroll
@@ -4514,7 +4739,10 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                         const char *w = row_at(i), *v = two ? row_at(i + 1) : w, *x = ring + a.at.x;
                         Tile c, d; c.clear(); d.clear();
 #pragma unroll 6
-                        for (int k = 0; k < a.tiles; k++, w += Tile::TILE, v += Tile::TILE, x += 16 * sizeof(E)) { c.add(w, x, a.at.x_stride, lane); d.add(v, x, a.at.x_stride, lane); }
+                        for (int k = 0; k < a.tiles; k++, w += Tile::TILE, v += Tile::TILE, x += 16 * sizeof(E)) {
+                            c.add(w, x, a.at.x_stride, lane);
+                            d.add(v, x, a.at.x_stride, lane);
+                        }
                         c.finish(); d.finish();
                         if constexpr (NB == 1) {
                             const uint32_t place = to + ((first + i) * 8 + part) * PAIR + member * 8;
@@ -4546,19 +4774,27 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             /* meanwhile the program, which goes round: sublayer run + 2, and what run + 1 brings along */
             {
                 const int later = p + 2 < a.phases ? p + 2 : (p + 2) % a.phases;
-                if (thread < (int)sizeof(Sublayer) / 16) fetch((char *)&s.sub[run + 2 & 3] + 16 * thread, (const char *)(a.program + team * a.phases + later) + 16 * thread);
+                if (thread < (int)sizeof(Sublayer) / 16)
+                    fetch((char *)&s.sub[run + 2 & 3] + 16 * thread, (const char *)(a.program + team * a.phases + later) + 16 * thread);
                 if (run >= -1) {
                     const Sublayer &f = s.sub[run + 1 & 3]; const int c = 4 * (thread % 128);
                     if (thread >= 128) {                                         /* gain of the norm; bias of the sublayer before */
                         float *to = (float *)(ring + a.at.norm_w) + !even * slice + c;
-                        if (f.kind != SUB_LOGITS && c < valid) { if (f.norm_w) fetch(to, f.norm_w + from + c); else *(float4 *)to = make_float4(1, 1, 1, 1); }
+                        if (f.kind != SUB_LOGITS && c < valid) {
+                            if (f.norm_w)
+                                fetch(to, f.norm_w + from + c);
+                            else *(float4 *)to = make_float4(1, 1, 1, 1);
+                        }
                     } else if (c < valid) {
                         float *to = (float *)(ring + a.at.bias) + !even * slice + c;
                         if (f.before) fetch(to, f.before + from + c); else *(float4 *)to = make_float4(0, 0, 0, 0);
                     }
 #pragma unroll 1
-                    for (int n = thread; n < f.rows_a * 8; n += STEP_THREADS) fetch((float2 *)(ring + a.at.sums) + !even * a.columns + 2 * n, f.sums + 2 * n);
-                    if (thread < 2 * f.items) fetch((char *)&s.slots[!even][thread / 2] + thread % 2 * 16, (const char *)(f.cached.slots + team + thread / 2 * a.teams) + thread % 2 * 16);
+                    for (int n = thread; n < f.rows_a * 8; n += STEP_THREADS)
+                        fetch((float2 *)(ring + a.at.sums) + !even * a.columns + 2 * n, f.sums + 2 * n);
+                    if (thread < 2 * f.items)
+                        fetch((char *)&s.slots[!even][thread / 2] + thread % 2 * 16,
+                              (const char *)(f.cached.slots + team + thread / 2 * a.teams) + thread % 2 * 16);
                     if (f.kind == SUB_LOGITS)
 #pragma unroll 1
                         for (int c = 4 * thread; c < a.C; c += 4 * STEP_THREADS) {
@@ -4593,7 +4829,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                 arrive();
                 sync();
                 if (thread < PAIRS)
-                    for (int e = 0; e < TWO; e++) s.norm[TWO * thread + e] = normed ? make_float2(s.pivot[!even][TWO * thread + e], deviation[e]) : make_float2(0.f, 1.f);
+                    for (int e = 0; e < TWO; e++)
+                        s.norm[TWO * thread + e] = normed ? make_float2(s.pivot[!even][TWO * thread + e], deviation[e]) : make_float2(0.f, 1.f);
                 sync();
 #pragma unroll 1
                 for (int b = 0; b < a.B; b++)
@@ -4613,7 +4850,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
             }
             /* two values: columns 2 j and 2 j + 1, or column j / 4 of two rows */
             auto values_of = [&](int j, float &x, float &y) {
-                const float4 *const p = (const float4 *)(sent + j * PAIR); const float2 *const sums = (const float2 *)(ring + a.at.sums) + even * a.columns;
+                const float4 *const p = (const float4 *)(sent + j * PAIR);
+                const float2 *const sums = (const float2 *)(ring + a.at.sums) + even * a.columns;
                 const float4 q = p[0], r = p[1], v = p[2], w = p[3];
                 x = ((q.x + q.z) + (r.x + r.z)) + ((v.x + v.z) + (w.x + w.z)); y = ((q.y + q.w) + (r.y + r.w)) + ((v.y + v.w) + (w.y + w.w));
                 const float2 one = sums[NB == 1 ? 2 * j : j / PAIRS], two = NB == 1 ? sums[2 * j + 1] : one;
@@ -4632,7 +4870,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                     else { to[0] = from_float<E>(x); *(E *)((char *)to + a.at.inner_stride) = from_float<E>(y); }
                 }
             } else if (columns) {
-                const Cached &c = f.cached; const int D = c.D, items = f.items, wide = a.columns + 4, heads_at = items * NB * (D / 4) * 144; float *const values = (float *)(ring + a.at.values);
+                const Cached &c = f.cached; const int D = c.D, items = f.items, wide = a.columns + 4,
+                    heads_at = items * NB * (D / 4) * 144; float *const values = (float *)(ring + a.at.values);
                 bool there = false;
                 auto ready = [&] {
                     if (there) return;
@@ -4662,7 +4901,8 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                         };
                         if (live) {
                             float o[8] = {}, m = -INFINITY, l = 0;
-                            attend_live<E, 8, true>(c, s.slots[even][item].live, b, i, member, TEAM, s.rotation[b], o, m, l, ready, [&](int q) { return token + q * D; });
+                            attend_live<E, 8, true>(c, s.slots[even][item].live, b, i, member, TEAM, s.rotation[b], o, m, l, ready,
+                                                    [&](int q) { return token + q * D; });
                             if (i < 0) ready();
                             attend_join<8, TEAM>(D, o, m, l, 0.f, s.attend, put);
                         } else {
@@ -4681,8 +4921,10 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
                 for (int n = thread; n < items * a.B * (D / 4); n += STEP_THREADS) {
                     int head = 0, d = n;
                     if (items * a.B > 1) { head = n / (D / 4); d = n - head * (D / 4); }
-                    const int item = a.B == 1 ? head : head / a.B, b = head - item * a.B, at = item * NB + b; const char *const x = parts + (at * (D / 4) + d) * 144;
-                    float lse[TEAM]; *(float4 *)lse = *(const float4 *)(parts + heads_at + at * 32); *(float4 *)(lse + 4) = *(const float4 *)(parts + heads_at + at * 32 + 16);
+                    const int item = a.B == 1 ? head : head / a.B, b = head - item * a.B, at = item * NB + b;
+                    const char *const x = parts + (at * (D / 4) + d) * 144;
+                    float lse[TEAM]; *(float4 *)lse = *(const float4 *)(parts + heads_at + at * 32);
+                    *(float4 *)(lse + 4) = *(const float4 *)(parts + heads_at + at * 32 + 16);
                     float top = lse[0], sum = 0, y[4] = {};
 #pragma unroll
                     for (int r = 1; r < TEAM; r++) top = fmaxf(top, lse[r]);
@@ -4734,7 +4976,9 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
 #pragma unroll
                 for (int e = 0; e < TWO; e++) {
                     const int b = NB == 1 ? quarter : 2 * quarter + e;
-                    if (b < a.B) tell(words + (NB == 1 ? 0 : b * slice) + (warp + k * STEP_WARPS) * 16, c[k].get(0, e, lane), c[k].get(1, e, lane), number + 1);
+                    if (b < a.B)
+                        tell(words + (NB == 1 ? 0 : b * slice) + (warp + k * STEP_WARPS) * 16, c[k].get(0, e, lane),
+                             c[k].get(1, e, lane), number + 1);
                 }
             }
         }
@@ -4746,13 +4990,16 @@ __global__ __launch_bounds__(STEP_THREADS + 32, 1) void step_run(const __grid_co
    index (below 0: none), a tile 16 places of the member's slice. */
 template <class E> __global__ void step_pack(E *out, const float *w, int N, const int *index, int tiles, int C, int b)
 {
-    const int row = blockIdx.x, tile = blockIdx.y, member = blockIdx.z, m = threadIdx.y, k = threadIdx.x, column = m % 8 * 2 + m / 8, at = member * tiles * 16 + tile * 16 + (b ? column : k), named = index[row * 16 + (b ? k : column)];
+    const int row = blockIdx.x, tile = blockIdx.y, member = blockIdx.z, m = threadIdx.y, k = threadIdx.x, column = m % 8 * 2 + m / 8,
+        at = member * tiles * 16 + tile * 16 + (b ? column : k), named = index[row * 16 + (b ? k : column)];
     const float x = at < C && named >= 0 ? w[b ? (int64_t)named * N + at : (int64_t)at * N + named] : 0.f;
-    const int lane = m % 8 * 4 + k % 8 / 2, place = is_bf16<E>::value ? lane * 8 + (m / 8 + 2 * (k / 8)) * 2 + k % 2 : m / 8 * 128 + lane * 4 + k / 8 * 2 + k % 2;
+    const int lane = m % 8 * 4 + k % 8 / 2, place = is_bf16<E>::value ? lane * 8 + (m / 8 + 2 * (k / 8)) * 2 + k % 2
+        : m / 8 * 128 + lane * 4 + k / 8 * 2 + k % 2;
     out[(((int64_t)member * gridDim.x + row) * tiles + tile) * 256 + place] = from_float<E>(x);
 }
 /* what A's columns get once the sums over the input are known: gain . w, and shift . w + bias */
-template <class E> __global__ void step_sums(float2 *out, const float *w, int N, const int *index, int K, const float *gain, const float *shift, const float *bias)
+template <class E> __global__ void step_sums(float2 *out, const float *w, int N, const int *index, int K, const float *gain,
+                                             const float *shift, const float *bias)
 {
     __shared__ float2 part[32][33];
     const int n = index[blockIdx.x * 32 + threadIdx.x]; float2 y = make_float2(0.f, 0.f);
@@ -4773,7 +5020,8 @@ template <class E> __global__ void step_sums(float2 *out, const float *w, int N,
 /* ---- what decoding derives from a layer's heads: slots, and tables of the patterns as far as a session goes ---- */
 int64_t ring_rows_of(const gpts_heads *heads, size_t s, int64_t capacity)
 {
-    const int64_t S = (int64_t)heads->S, W = heads->tail_start ? heads->tail_start[s] : S, rows = (((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS + 1) * TILE_ROWS;
+    const int64_t S = (int64_t)heads->S, W = heads->tail_start ? heads->tail_start[s] : S,
+        rows = (((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS + 1) * TILE_ROWS;
     return W < S && rows < capacity ? rows : capacity;
 }
 bool linear_head(const gpts_heads *heads, int k)
@@ -4796,9 +5044,16 @@ bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t cap
     if (exact && T > (int64_t)heads->S) T = (int64_t)heads->S;
     gpts_gpu_attention a; unsigned char wide[256];
     memset(&a, 0, sizeof a);
-    a.type = g.type; a.D = (int)heads->D; a.B = 1; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0; a.kind = plan.kind; a.wide = wide;
-    a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho; a.tail_start = heads->tail_start; a.coef = heads->tail_coef; a.decay = heads->tail_decay; a.stream = g.stream;
-    if (plan.decode_T == T && plan.slots) { a.prepared = plan.decode; pre = prepared_layout(&a, (int)heads->n); if (plan.capacity == capacity) return true; }
+    a.type = g.type; a.D = (int)heads->D; a.B = 1; a.T = T; a.H = (int)heads->H; a.R = heads->tail_start ? (int)heads->R : 0;
+    a.kind = plan.kind; a.wide = wide;
+    a.S = (int64_t)heads->S; a.alpha = heads->alpha; a.rho = heads->rho; a.tail_start = heads->tail_start; a.coef = heads->tail_coef;
+    a.decay = heads->tail_decay; a.stream = g.stream;
+    if (plan.decode_T == T && plan.slots) {
+        a.prepared = plan.decode;
+        pre = prepared_layout(&a, (int)heads->n);
+        if (plan.capacity == capacity)
+            return true;
+    }
     else if (heads->n) {
         const size_t need = gpts_gpu_attention_prepared_size(&a);
         cudaStreamSynchronize(g.stream);
@@ -4820,7 +5075,8 @@ bool decode_tables(Gpu &g, HeadsPlan &plan, const gpts_heads *heads, int64_t cap
         if (h.fixed >= 0) {
             const int64_t W = heads->tail_start ? heads->tail_start[h.fixed] : (int64_t)heads->S;
             h.ring = ring[h.fixed]; h.rows = (int)ring_rows_of(heads, (size_t)h.fixed, capacity);
-            h.reach = h.linear ? int(((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS) : 1 << 30; h.shift = h.linear ? int(h.reach * TILE_ROWS + 1 - W) : 0;
+            h.reach = h.linear ? int(((W > 1 ? W : 1) + TILE_ROWS - 2) / TILE_ROWS) : 1 << 30;
+            h.shift = h.linear ? int(h.reach * TILE_ROWS + 1 - W) : 0;
         }
         plan.splitting += !h.linear;
         list.push_back(h);
@@ -4837,7 +5093,8 @@ bool cached_of(Gpu &g, Cached &c, const gpts_heads *heads, const gpts_cache *cac
     memset(&c, 0, sizeof c);
     if (!plan || !decode_tables(g, *plan, heads, (int64_t)cache->capacity, c.pre)) return false;
     if (heads->n && heads->R > MAX_TERMS) { fail(g, GPTS_UNSUPPORTED, "%s%s", "a tail of more than 64 terms", ""); return false; }
-    c.U = (int)heads->U; c.n = (int)heads->n; c.K = (int)heads->K; c.D = (int)heads->D; c.R = heads->tail_start ? (int)heads->R : 0; c.splitting = plan->splitting;
+    c.U = (int)heads->U; c.n = (int)heads->n; c.K = (int)heads->K; c.D = (int)heads->D; c.R = heads->tail_start ? (int)heads->R : 0;
+    c.splitting = plan->splitting;
     c.capacity = (int64_t)cache->capacity; c.ring_rows = (int64_t)cache->ring_rows; c.state_size = (int64_t)cache->state_size;
     c.keys = cache->keys; c.values = cache->values; c.ring = cache->ring; c.state = cache->state;
     c.slots = plan->slots; c.coef = heads->tail_coef; c.decay = heads->tail_decay; c.scale = (float)scale; c.theta = heads->U ? theta : 0;
@@ -4863,7 +5120,8 @@ void gpu_cache_fill(void *device, const gpts_heads *heads, gpts_cache *cache, co
     }
     launched(g, "cache_fill");
 }
-void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv, const int32_t *position, double scale, double theta)
+void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv, const int32_t *position,
+                          double scale, double theta)
 {
     Gpu &g = gpu_of(device); Decode d; memset(&d, 0, sizeof d);
     if (!heads->K || !cached_of(g, d.c, heads, cache, scale, theta)) return;
@@ -4897,10 +5155,14 @@ int step_teams(const void *kernel, int shared)
     int device = 0, major = 0, cooperative = 0, teams = 0; cudaFuncAttributes f; cudaLaunchConfig_t launch; cudaLaunchAttribute cluster;
     memset(&launch, 0, sizeof launch); memset(&cluster, 0, sizeof cluster);
     cluster.id = cudaLaunchAttributeClusterDimension; cluster.val.clusterDim.x = TEAM; cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-    launch.gridDim = dim3(TEAM); launch.blockDim = dim3(STEP_THREADS + 32); launch.dynamicSmemBytes = (size_t)shared; launch.attrs = &cluster; launch.numAttrs = 1;
-    const bool possible = cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
-        cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && cooperative && cudaFuncGetAttributes(&f, kernel) == cudaSuccess && f.ptxVersion >= 90 &&
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) == cudaSuccess && cudaOccupancyMaxActiveClusters(&teams, kernel, &launch) == cudaSuccess;
+    launch.gridDim = dim3(TEAM); launch.blockDim = dim3(STEP_THREADS + 32); launch.dynamicSmemBytes = (size_t)shared;
+    launch.attrs = &cluster; launch.numAttrs = 1;
+    const bool possible = cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9 &&
+        cudaDeviceGetAttribute(&cooperative, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && cooperative &&
+        cudaFuncGetAttributes(&f, kernel) == cudaSuccess && f.ptxVersion >= 90 &&
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared) == cudaSuccess &&
+        cudaOccupancyMaxActiveClusters(&teams, kernel, &launch) == cudaSuccess;
     cudaGetLastError();
     return !possible ? 0 : teams < TEAMS ? teams : TEAMS;
 }
@@ -4910,7 +5172,8 @@ int step_layout(Step &a, int NB, int es)
     StepLayout &l = a.at; int at = a.stages * a.slot;
     auto take = [&](int bytes) { const int o = at; at += (bytes + 15) / 16 * 16; return o; };
     l.x_stride = a.slice * es + 16; l.inner_stride = (a.inner > a.C ? a.inner : a.C) * es + 16;
-    l.x = take(NB * l.x_stride); l.inner = take(NB * l.inner_stride); l.keep = take(NB * a.slice * 4); l.values = take(NB * (a.columns + 4) * 4); l.exchange = take(2 * a.exchange);
+    l.x = take(NB * l.x_stride); l.inner = take(NB * l.inner_stride); l.keep = take(NB * a.slice * 4);
+    l.values = take(NB * (a.columns + 4) * 4); l.exchange = take(2 * a.exchange);
     l.norm_w = take(2 * a.slice * 4); l.bias = take(2 * a.slice * 4); l.sums = take(2 * a.columns * 8); l.last = take(2 * a.C * 4);
     l.shared = take((int)sizeof(StepShared));
     return l.bytes = at + 128;
@@ -4919,19 +5182,25 @@ int step_layout(Step &a, int NB, int es)
 bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
 {
     gpts_model *m = s->model; const gpts_config &config = m->config; Step &a = p.step;
-    const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size; const int es = (int)g.size(), NB = s->B == 1 ? 1 : STEP_ROWS;
+    const int64_t C = config.n_embd, D = C / config.n_head, F = config.n_inner < 0 ? 4 * C : config.n_inner, V = config.vocab_size;
+    const int es = (int)g.size(), NB = s->B == 1 ? 1 : STEP_ROWS;
     int limit = 0;
-    if (s->B > STEP_ROWS || C % 32 || C > STEP_C || D % 16 || D > MAX_D || cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, g.device) != cudaSuccess) return false;
+    if (s->B > STEP_ROWS || C % 32 || C > STEP_C || D % 16 || D > MAX_D ||
+        cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, g.device) != cudaSuccess) return false;
     const size_t teams = (size_t)step_teams(es == 2 ? step_kernel<bf16>(NB) : step_kernel<float>(NB), limit);
     if (!teams) return false;
-    a.teams = (int)teams; a.B = (int)s->B; a.C = (int)C; a.V = (int)V; a.D = (int)D; a.epsilon = (float)config.layer_norm_epsilon; a.over = 1 / (float)C;
+    a.teams = (int)teams; a.B = (int)s->B; a.C = (int)C; a.V = (int)V; a.D = (int)D; a.epsilon = (float)config.layer_norm_epsilon;
+    a.over = 1 / (float)C;
     a.slice = (int)((C + 16 * TEAM - 1) / (16 * TEAM) * 16); a.tiles = a.slice / 16;
     const int row = a.tiles * 256 * es;
     while (row << (a.log_rows + 1) <= STEP_STAGE) a.log_rows++;
     a.slot = row << a.log_rows;
     size_t at = 0, items = 0; std::vector<Sublayer> subs; const float *before = 0;
     auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 127) / 128 * 128; return o; };
-    auto data = [&](size_t l, gpts_parameter kind) { const int32_t t = m->layers[l].tensor[kind]; return t < 0 ? (const float *)0 : m->tensors[t].data; };
+    auto data = [&](size_t l, gpts_parameter kind) {
+        const int32_t t = m->layers[l].tensor[kind];
+        return t < 0 ? (const float *)0 : m->tensors[t].data;
+    };
     typedef std::vector<std::vector<int>> Shares;                                /* what each team has: A's columns, B's inner units */
     auto add = [&](int kind, int act, size_t l, const StepSource &from, const Shares &columns, const Shares &units, const Cached *cached) {
         for (size_t team = 0; team < teams; team++) {
@@ -4965,7 +5234,9 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
         const gpts_layer &y = m->layers[l]; const gpts_heads &h = y.heads;
         if (y.window > 1 || (!y.hidden && !h.K)) return false;
         if (y.hidden) {
-            inner(l, (int64_t)y.hidden, config.approx_activation, { y.tensor[GPTS_P_APPROX_FC_W], y.tensor[GPTS_P_APPROX_PROJ_W], data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B), data(l, GPTS_P_APPROX_FC_B) });
+            inner(l, (int64_t)y.hidden, config.approx_activation,
+                  { y.tensor[GPTS_P_APPROX_FC_W], y.tensor[GPTS_P_APPROX_PROJ_W], data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B),
+                    data(l, GPTS_P_APPROX_FC_B) });
             before = data(l, GPTS_P_APPROX_PROJ_B);
         } else {
             Shares columns(teams), units(teams); Cached c; const std::vector<int> order = slot_order(&h);
@@ -4975,16 +5246,24 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
                     for (int d = 0; d < (int)D; d++) columns[team].push_back((part * (int)h.U + (part < 2 ? u : k)) * (int)D + d);
                 for (int d = 0; d < (int)D; d++) units[team].push_back(k * (int)D + d);
             }
-            if (!cached_of(g, c, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D), config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
-            add(SUB_ATTENTION, 0, l, { y.tensor[GPTS_P_ATTN_W], y.tensor[GPTS_P_ATTN_PROJ_W], data(l, GPTS_P_LN_1_W), data(l, GPTS_P_LN_1_B), data(l, GPTS_P_ATTN_B) }, columns, units, &c);
+            if (!cached_of(g, c, &h, &s->caches[l], config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)D),
+                           config.position == GPTS_POSITION_ROPE ? config.rope_theta : 0)) return false;
+            add(SUB_ATTENTION, 0, l, { y.tensor[GPTS_P_ATTN_W], y.tensor[GPTS_P_ATTN_PROJ_W], data(l, GPTS_P_LN_1_W),
+                                       data(l, GPTS_P_LN_1_B), data(l, GPTS_P_ATTN_B) }, columns, units, &c);
             before = data(l, GPTS_P_ATTN_PROJ_B);
         }
         if (!F) continue;
-        inner(l, F, config.activation, { y.tensor[GPTS_P_MLP_FC_W], y.tensor[GPTS_P_MLP_PROJ_W], data(l, GPTS_P_LN_2_W), data(l, GPTS_P_LN_2_B), data(l, GPTS_P_MLP_FC_B) });
+        inner(l, F, config.activation, { y.tensor[GPTS_P_MLP_FC_W], y.tensor[GPTS_P_MLP_PROJ_W], data(l, GPTS_P_LN_2_W),
+                                         data(l, GPTS_P_LN_2_B), data(l, GPTS_P_MLP_FC_B) });
         before = data(l, GPTS_P_MLP_PROJ_B);
     }
     StepSource last = { -1, -1, 0, 0, 0 };
-    for (size_t i = 0; i < m->n_tensors; i++) { if (m->tensors[i].kind == GPTS_P_LN_F_W) last.gain = m->tensors[i].data; if (m->tensors[i].kind == GPTS_P_LN_F_B) last.shift = m->tensors[i].data; }
+    for (size_t i = 0; i < m->n_tensors; i++) {
+        if (m->tensors[i].kind == GPTS_P_LN_F_W)
+            last.gain = m->tensors[i].data;
+        if (m->tensors[i].kind == GPTS_P_LN_F_B)
+            last.shift = m->tensors[i].data;
+    }
     add(SUB_LOGITS, 0, 0, last, Shares(teams), Shares(teams), 0);
     a.phases = (int)p.sources.size();
     if (items > STEP_ITEMS) return false;
@@ -5003,13 +5282,20 @@ bool step_build(Gpu &g, gpts_session *s, StepPlan &p)
     p.passed = at;
     const size_t passed = take((size_t)2 * TEAM * TEAMS * NB * a.slice * 8), best = take((size_t)2 * TEAM * TEAMS * STEP_ROWS * 16);
     void *memory = 0;
-    if (cudaMalloc(&memory, at) != cudaSuccess || cudaHostAlloc((void **)&p.failed, sizeof(int), cudaHostAllocMapped) != cudaSuccess) { cudaGetLastError(); if (memory) cudaFree(memory); return false; }
+    if (cudaMalloc(&memory, at) != cudaSuccess || cudaHostAlloc((void **)&p.failed, sizeof(int), cudaHostAllocMapped) != cudaSuccess) {
+        cudaGetLastError();
+        if (memory)
+            cudaFree(memory);
+        return false;
+    }
     p.memory = (char *)memory; *p.failed = 0;
     auto place = [&](auto &q) { if (q) q = (std::remove_reference_t<decltype(q)>)(p.memory + ((uintptr_t)q - 1)); };
     for (Sublayer &f : p.program) { place(f.a); place(f.b); place(f.sums); }
-    a.program = (const Sublayer *)(p.memory + p.program_at); a.logits = (float *)(p.memory + logits); a.passed = (uint64_t *)(p.memory + passed); a.best = (uint64_t *)(p.memory + best); a.failed = p.failed;
+    a.program = (const Sublayer *)(p.memory + p.program_at); a.logits = (float *)(p.memory + logits);
+    a.passed = (uint64_t *)(p.memory + passed); a.best = (uint64_t *)(p.memory + best); a.failed = p.failed;
     a.frequency = config.position == GPTS_POSITION_ROPE ? (const double *)(p.memory + p.frequency_at) : 0;
-    a.wte = m->tensors[0].data; a.wpe = config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0; a.stream = p.program_at + (size_t)V * (size_t)C * g.size() > ((size_t)32 << 20);
+    a.wte = m->tensors[0].data; a.wpe = config.position == GPTS_POSITION_LEARNED ? m->tensors[1].data : 0;
+    a.stream = p.program_at + (size_t)V * (size_t)C * g.size() > ((size_t)32 << 20);
     p.registered = cudaHostRegister(s->logits, s->B * (size_t)V * 4, cudaHostRegisterDefault) == cudaSuccess;
     cudaGetLastError();
     return fine(g, cudaMemsetAsync(p.memory + p.passed, 0, at - p.passed, g.stream), "the words of a step");
@@ -5021,29 +5307,38 @@ void step_refresh(Gpu &g, gpts_session *s, StepPlan &p)
     if (p.number && memory && memory->version == p.version) return;
     std::vector<double> frequency;
     for (int d = 0; a.frequency && d < a.D / 2; d++) frequency.push_back(pow(m->config.rope_theta, -2.0 * d / a.D));
-    if (a.frequency) fine(g, cudaMemcpyAsync(p.memory + p.frequency_at, frequency.data(), frequency.size() * 8, cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    if (a.frequency)
+        fine(g, cudaMemcpyAsync(p.memory + p.frequency_at, frequency.data(), frequency.size() * 8, cudaMemcpyHostToDevice, g.stream),
+             "the program of a step");
     fine(g, cudaMemcpyAsync(p.memory + p.index_at, p.index.data(), p.index.size() * 4, cudaMemcpyHostToDevice, g.stream), "the program of a step");
     const void *output = factor(g, m->config.tie_word_embeddings ? m->tensors[0].data : m->tensors[m->n_tensors - 1].data);
     for (int i = 0; i < a.phases; i++)
         for (int team = 0; team < a.teams; team++) {
             Sublayer &f = p.program[(size_t)(team * a.phases + i)]; const StepSource &from = p.sources[(size_t)i];
             if (f.kind == SUB_LOGITS) { f.a = (const char *)output; continue; }
-            const int *columns = (const int *)(p.memory + p.index_at) + p.index_a[(size_t)(i * a.teams + team)], *units = (const int *)(p.memory + p.index_at) + p.index_b[(size_t)(i * a.teams + team)];
-            const gpts_tensor &wa = m->tensors[from.a], &wb = m->tensors[from.b]; const dim3 threads(16, 16), square(32, 32), to_a((unsigned)f.rows_a, (unsigned)a.tiles, TEAM), to_b((unsigned)f.rows_b, (unsigned)a.tiles, TEAM);
+            const int *columns = (const int *)(p.memory + p.index_at) + p.index_a[(size_t)(i * a.teams + team)],
+                *units = (const int *)(p.memory + p.index_at) + p.index_b[(size_t)(i * a.teams + team)];
+            const gpts_tensor &wa = m->tensors[from.a], &wb = m->tensors[from.b];
+            const dim3 threads(16, 16), square(32, 32), to_a((unsigned)f.rows_a, (unsigned)a.tiles, TEAM),
+                to_b((unsigned)f.rows_b, (unsigned)a.tiles, TEAM);
             const int N = (int)wa.size / a.C;
             if (f.rows_a) {
-                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_a, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.a, wa.data, N, columns, a.tiles, a.C, 0);
+                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_a, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.a, wa.data, N,
+                        columns, a.tiles, a.C, 0);
                 else step_pack<float><<<to_a, threads, 0, g.stream>>>((float *)(uintptr_t)f.a, wa.data, N, columns, a.tiles, a.C, 0);
                 if (g.type == GPTS_GPU_BF16) step_sums<bf16><<<(unsigned)(f.rows_a + 1) / 2, square, 0, g.stream>>>((float2 *)(uintptr_t)f.sums, wa.data, N, columns, a.C, from.gain, from.shift, from.bias);
-                else step_sums<float><<<(unsigned)(f.rows_a + 1) / 2, square, 0, g.stream>>>((float2 *)(uintptr_t)f.sums, wa.data, N, columns, a.C, from.gain, from.shift, from.bias);
+                else step_sums<float><<<(unsigned)(f.rows_a + 1) / 2, square, 0, g.stream>>>((float2 *)(uintptr_t)f.sums, wa.data, N,
+                        columns, a.C, from.gain, from.shift, from.bias);
             }
             if (f.rows_b) {
-                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_b, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.b, wb.data, a.C, units, a.tiles, a.C, 1);
+                if (g.type == GPTS_GPU_BF16) step_pack<bf16><<<to_b, threads, 0, g.stream>>>((bf16 *)(uintptr_t)f.b, wb.data, a.C,
+                        units, a.tiles, a.C, 1);
                 else step_pack<float><<<to_b, threads, 0, g.stream>>>((float *)(uintptr_t)f.b, wb.data, a.C, units, a.tiles, a.C, 1);
             }
         }
     launched(g, "the weights of a step");
-    fine(g, cudaMemcpyAsync(p.memory + p.program_at, p.program.data(), p.program.size() * sizeof(Sublayer), cudaMemcpyHostToDevice, g.stream), "the program of a step");
+    fine(g, cudaMemcpyAsync(p.memory + p.program_at, p.program.data(), p.program.size() * sizeof(Sublayer), cudaMemcpyHostToDevice,
+                            g.stream), "the program of a step");
     fine(g, cudaStreamSynchronize(g.stream), "the program of a step");
     if (memory) p.version = memory->version;
 }
@@ -5077,8 +5372,13 @@ gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n
     for (size_t i = 0; i < (size_t)a.phases; i++)
         if (p.program[i].kind == SUB_ATTENTION) {
             Cached now; const size_t l = (size_t)p.layer[i];
-            if (!cached_of(g, now, &m->layers[l].heads, &s->caches[l], m->config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)m->layers[l].heads.D), m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0)) return gpu_status(device, m->error);
-            if (memcmp(&now, &p.program[i].cached, sizeof now)) { for (size_t team = 0; team < (size_t)a.teams; team++) p.program[team * (size_t)a.phases + i].cached = now; p.version--; }
+            if (!cached_of(g, now, &m->layers[l].heads, &s->caches[l],
+                           m->config.unscaled_scores ? 1.0 : 1.0 / sqrt((double)m->layers[l].heads.D),
+                               m->config.position == GPTS_POSITION_ROPE ? m->config.rope_theta : 0)) return gpu_status(device, m->error);
+            if (memcmp(&now, &p.program[i].cached, sizeof now)) {
+                for (size_t team = 0; team < (size_t)a.teams; team++) p.program[team * (size_t)a.phases + i].cached = now;
+                p.version--;
+            }
         }
     step_refresh(g, s, p);
     const int64_t V = m->config.vocab_size;
@@ -5089,9 +5389,11 @@ gpts_status gpu_step(void *device, gpts_session *s, const int32_t *ids, size_t n
     a.n = (int)n; a.number = p.number + 1; p.number += (uint32_t)n * (uint32_t)a.phases + 2; a.chosen = 0;
     if (n > 1 && !(a.chosen = scratch<int32_t>(g, SCRATCH_ROWS, (n - 1) * s->B * 4))) return gpu_status(device, m->error);
     cudaLaunchConfig_t launch; cudaLaunchAttribute attributes[2]; memset(&launch, 0, sizeof launch); memset(attributes, 0, sizeof attributes);
-    attributes[0].id = cudaLaunchAttributeClusterDimension; attributes[0].val.clusterDim.x = TEAM; attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[0].id = cudaLaunchAttributeClusterDimension; attributes[0].val.clusterDim.x = TEAM;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeCooperative; attributes[1].val.cooperative = 1;
-    launch.gridDim = dim3((unsigned)(TEAM * a.teams)); launch.blockDim = dim3(STEP_THREADS + 32); launch.dynamicSmemBytes = (size_t)p.bytes; launch.stream = g.stream; launch.attrs = attributes; launch.numAttrs = 2;
+    launch.gridDim = dim3((unsigned)(TEAM * a.teams)); launch.blockDim = dim3(STEP_THREADS + 32);
+    launch.dynamicSmemBytes = (size_t)p.bytes; launch.stream = g.stream; launch.attrs = attributes; launch.numAttrs = 2;
     const int NB = s->B == 1 ? 1 : STEP_ROWS; void *arguments[1] = { &a };
     fine(g, cudaLaunchKernelExC(&launch, g.type == GPTS_GPU_BF16 ? step_kernel<bf16>(NB) : step_kernel<float>(NB), arguments), "a step");
     if (n > 1) fine(g, cudaMemcpyAsync(more, a.chosen, (n - 1) * s->B * 4, cudaMemcpyDeviceToHost, g.stream), "a step");
@@ -5120,14 +5422,16 @@ template <class E> __device__ __forceinline__ void calibration_load(float *to, c
     for (int x = threadIdx.x; x < CALIBRATE * CALIBRATE / 8; x += 256) {
         const int r = x / 8, d = x % 8 * 8;
 #pragma unroll
-        for (int e = 0; e < 8; e++) to[(d + e) * CALIBRATE + (r ^ 4 * (d / 8))] = t0 + r < T && d0 + d + e < D ? to_float(from[(t0 + r) * step + d0 + d + e]) : 0.f;
+        for (int e = 0; e < 8; e++)
+            to[(d + e) * CALIBRATE + (r ^ 4 * (d / 8))] = t0 + r < T && d0 + d + e < D ? to_float(from[(t0 + r) * step + d0 + d + e]) : 0.f;
     }
 }
 __device__ __forceinline__ void calibration_product(float (&s)[4][4], const float *a, const float *b, int ty, int tx)
 {
 #pragma unroll 8
     for (int d = 0; d < CALIBRATE; d++) {
-        const float4 x = *(const float4 *)(a + d * CALIBRATE + (4 * ty ^ 4 * (d / 8))), y = *(const float4 *)(b + d * CALIBRATE + (4 * tx ^ 4 * (d / 8)));
+        const float4 x = *(const float4 *)(a + d * CALIBRATE + (4 * ty ^ 4 * (d / 8))),
+            y = *(const float4 *)(b + d * CALIBRATE + (4 * tx ^ 4 * (d / 8)));
         const float u[4] = { x.x, x.y, x.z, x.w }, v[4] = { y.x, y.y, y.z, y.w };
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -5144,7 +5448,8 @@ template <class E> __global__ __launch_bounds__(256) void calibrate_tiles(const 
     int m = int((sqrt(8. * blockIdx.x + 1) - 1) / 2);
     while ((m + 1) * (m + 2) / 2 <= (int)blockIdx.x) m++;
     while (m * (m + 1) / 2 > (int)blockIdx.x) m--;
-    const int n0 = blockIdx.x - m * (m + 1) / 2, tx = threadIdx.x % 16, ty = threadIdx.x / 16; const int64_t i0 = int64_t(m) * CALIBRATE, j0 = int64_t(n0) * CALIBRATE, step = (2 * a.U + a.K) * a.D;
+    const int n0 = blockIdx.x - m * (m + 1) / 2, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
+    const int64_t i0 = int64_t(m) * CALIBRATE, j0 = int64_t(n0) * CALIBRATE, step = (2 * a.U + a.K) * a.D;
     float mean[4][4] = {}; double squares = 0, entropy = 0, of_mean = 0, cross = 0;
     for (int64_t n = 0; n < a.N; n++) {
         const E *from = (const E *)a.qkv + n * a.T * step + a.live * a.D;
@@ -5201,7 +5506,8 @@ __global__ void calibrate_rows(const __grid_constant__ Calibration a)
 /* sums over a segment of rows, by key and by distance: columns, diagonals [SEGMENTS,T] */
 __global__ void calibrate_masses(const __grid_constant__ Calibration a)
 {
-    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, per = (a.T + SEGMENTS - 1) / SEGMENTS, begin = blockIdx.y * per, end = begin + per < a.T ? begin + per : a.T;
+    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, per = (a.T + SEGMENTS - 1) / SEGMENTS, begin = blockIdx.y * per,
+        end = begin + per < a.T ? begin + per : a.T;
     if (x >= a.T) return;
     double column = 0, diagonal = 0;
 #pragma unroll 4
@@ -5221,14 +5527,16 @@ template <class E> __global__ __launch_bounds__(256) void calibrate_change(const
 {
     extern __shared__ __align__(16) float shared[];
     float *p = shared, *v = p + CALIBRATE * CALIBRATE, *r = v + CALIBRATE * CALIBRATE;      /* r [64,D] */
-    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, D = a.D; const int64_t m = blockIdx.x, n = blockIdx.y, i0 = m * CALIBRATE, step = (2 * a.U + a.K) * D;
+    const int tx = threadIdx.x % 16, ty = threadIdx.x / 16, D = a.D;
+    const int64_t m = blockIdx.x, n = blockIdx.y, i0 = m * CALIBRATE, step = (2 * a.U + a.K) * D;
     const E *from = (const E *)a.qkv + n * a.T * step + (2 * a.U + a.slot) * D, *y = (const E *)a.y + n * a.T * a.K * D + a.slot * D;
     for (int d0 = 0; d0 < D; d0 += CALIBRATE) {
         float s[4][4] = {};
         for (int64_t j0 = 0; j0 <= i0; j0 += CALIBRATE) {
             __syncthreads();
             for (int x = threadIdx.x; x < CALIBRATE * CALIBRATE; x += 256) {
-                const int64_t i = i0 + x / CALIBRATE, j = j0 + x % CALIBRATE; const int key = x % CALIBRATE, d = d0 + x % CALIBRATE, t = x / CALIBRATE;
+                const int64_t i = i0 + x / CALIBRATE, j = j0 + x % CALIBRATE;
+                const int key = x % CALIBRATE, d = d0 + x % CALIBRATE, t = x / CALIBRATE;
                 p[key * CALIBRATE + (t ^ 4 * (key / 8))] = i < a.T && j <= i ? a.mean[i * a.T + j] : 0.f;
                 v[t * CALIBRATE + (key ^ 4 * (t / 8))] = j0 + t < a.T && d < D ? to_float(from[(j0 + t) * step + d]) : 0.f;
             }
@@ -5250,7 +5558,8 @@ template <class E> __global__ __launch_bounds__(256) void calibrate_change(const
     change = calibration_sum(change);
     if (threadIdx.x == 0) a.changes[n * gridDim.x + m] = change;
 }
-gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_t T, size_t C, const void *qkv, const void *y, const gpts_real *lse, const gpts_real *proj, double scale,
+gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_t T, size_t C, const void *qkv, const void *y,
+                          const gpts_real *lse, const gpts_real *proj, double scale,
                           gpts_calibration *c, size_t layer, char *error)
 {
     Gpu &g = gpu_of(device);
@@ -5258,16 +5567,23 @@ gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_
     Calibration a; memset(&a, 0, sizeof a);
     size_t at = 0;
     auto take = [&](size_t bytes) { size_t o = at; at += (bytes + 255) / 256 * 256; return o; };
-    const size_t mean = take((size_t)(rows * rows) * 4), row = take((size_t)(rows * blocks) * 8), tile = take((size_t)tiles * 32), information = take((size_t)rows * 8), columns = take((size_t)(SEGMENTS * rows) * 8),
+    const size_t mean = take((size_t)(rows * rows) * 4), row = take((size_t)(rows * blocks) * 8), tile = take((size_t)tiles * 32),
+        information = take((size_t)rows * 8), columns = take((size_t)(SEGMENTS * rows) * 8),
                  diagonals = take((size_t)(SEGMENTS * rows) * 8), changes = take(N * (size_t)blocks * 8), gram = take((size_t)(D * D) * 4);
     char *memory = 0;
     if (!fine(g, cudaMalloc((void **)&memory, at), "the calibration")) return gpu_status(device, error);
-    a.qkv = qkv; a.y = y; a.lse = lse; a.mean = (float *)(memory + mean); a.rows = (double *)(memory + row); a.tiles = (double *)(memory + tile); a.information = (double *)(memory + information);
-    a.columns = (double *)(memory + columns); a.diagonals = (double *)(memory + diagonals); a.changes = (double *)(memory + changes); a.gram = (float *)(memory + gram);
+    a.qkv = qkv; a.y = y; a.lse = lse; a.mean = (float *)(memory + mean); a.rows = (double *)(memory + row);
+    a.tiles = (double *)(memory + tile); a.information = (double *)(memory + information);
+    a.columns = (double *)(memory + columns); a.diagonals = (double *)(memory + diagonals); a.changes = (double *)(memory + changes);
+    a.gram = (float *)(memory + gram);
     a.N = (int64_t)N; a.T = rows; a.U = (int)heads->U; a.K = (int)heads->K; a.D = (int)D; a.blocks = (int)blocks; a.scale = (float)scale;
     const int shared = (2 * CALIBRATE * CALIBRATE + CALIBRATE * (int)D) * 4;
     std::vector<double> host((at - row) / 8);
-    auto sum = [&](size_t from, size_t n, size_t step) { double s = 0; for (size_t i = 0; i < n; i++) s += host[(from - row) / 8 + i * step]; return s; };
+    auto sum = [&](size_t from, size_t n, size_t step) {
+        double s = 0;
+        for (size_t i = 0; i < n; i++) s += host[(from - row) / 8 + i * step];
+        return s;
+    };
     for (size_t k = 0; k < heads->K && g.status == GPTS_OK; k++) {
         if (heads->live_slot[k] < 0) continue;
         const size_t h = layer * c->H + (size_t)heads->kept[k]; const double n = (double)N, t = (double)T;
@@ -5287,8 +5603,12 @@ gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_
         calibrate_masses<<<dim3(grid(rows, 128), SEGMENTS), 128, 0, g.stream>>>(a);
         launched(g, "calibration");
         gpu_download(device, host.data(), memory + row, host.size() * 8);
-        for (size_t j = 0; j < T; j++) { c->column[h * T + j] = sum(columns + j * 8, SEGMENTS, T); c->diagonal[h * T + j] = sum(diagonals + j * 8, SEGMENTS, T); }
-        const double squares = sum(tile, (size_t)tiles, 4), entropy = sum(tile + 8, (size_t)tiles, 4), of_mean = sum(tile + 16, (size_t)tiles, 4), cross = sum(tile + 24, (size_t)tiles, 4);
+        for (size_t j = 0; j < T; j++) {
+            c->column[h * T + j] = sum(columns + j * 8, SEGMENTS, T);
+            c->diagonal[h * T + j] = sum(diagonals + j * 8, SEGMENTS, T);
+        }
+        const double squares = sum(tile, (size_t)tiles, 4), entropy = sum(tile + 8, (size_t)tiles, 4),
+            of_mean = sum(tile + 16, (size_t)tiles, 4), cross = sum(tile + 24, (size_t)tiles, 4);
         c->information[h] = sum(information, T, 1);
         c->variance[h] = N > 1 ? fmax(0., squares - n * of_mean) / ((n - 1) * t * t) : 0;
         c->divergence[h] = fmax(0., (entropy / n - cross) / t);
@@ -5356,16 +5676,19 @@ void gpu_table(Gpu &g)
 {
     gpts_ops &o = g.ops; memset(&o, 0, sizeof o);
     o.name = "cuda"; o.activation_bytes = g.size(); o.queued = 1; o.hold = gpu_hold; o.replay_begin = gpu_replay_begin; o.replay_end = gpu_replay_end;
-    o.allocate = gpu_allocate; o.release = gpu_release; o.upload = gpu_upload; o.download = gpu_download; o.copy = gpu_copy; o.zero = gpu_zero; o.status = gpu_status;
+    o.allocate = gpu_allocate; o.release = gpu_release; o.upload = gpu_upload; o.download = gpu_download; o.copy = gpu_copy;
+    o.zero = gpu_zero; o.status = gpu_status;
     o.prepare = gpu_prepare; o.forget = gpu_forget;
     o.embed_forward = gpu_embed_forward; o.embed_backward = gpu_embed_backward;
     o.norm_forward = gpu_norm_forward; o.add_norm_forward = gpu_add_norm_forward; o.norm_backward = gpu_norm_backward;
     o.linear_forward = gpu_linear_forward; o.linear_backward = gpu_linear_backward;
     o.activation_forward = gpu_activation_forward; o.activation_backward = gpu_activation_backward; o.activation_exchange = gpu_activation_exchange;
-    o.add_forward = gpu_add_forward; o.add_backward = gpu_add_backward; o.window_forward = gpu_window_forward; o.window_backward = gpu_window_backward;
+    o.add_forward = gpu_add_forward; o.add_backward = gpu_add_backward; o.window_forward = gpu_window_forward;
+    o.window_backward = gpu_window_backward;
     o.attention_forward = gpu_attention_forward; o.attention_backward = gpu_attention_backward;
     o.cache_fill = gpu_cache_fill; o.attention_decode = gpu_attention_decode; o.step = gpu_step; o.step_end = gpu_step_end;
-    o.logits = gpu_logits; o.likeliest = gpu_likeliest; o.calibrate = gpu_calibrate; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares; o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
+    o.logits = gpu_logits; o.likeliest = gpu_likeliest; o.calibrate = gpu_calibrate; o.loss = gpu_loss; o.sum_squares = gpu_sum_squares;
+    o.adamw = gpu_adamw; o.adamw_all = gpu_adamw_all;
 }
 gpts_status refuse(gpts_model *m, gpts_status status, const char *format, ...)
 {
@@ -5379,7 +5702,8 @@ extern "C" gpts_status gpts_gpu_attach_precision(gpts_model *m, int device, int 
 {
     int count = 0, major = 0; size_t room = 0, all = 0;
     if (m->abi != GPTS_ABI) return refuse(m, GPTS_MISMATCH, "the GPU's part is of another version, or the model's numbers are not floats");
-    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32) return refuse(m, GPTS_BAD_ARGUMENT, "a model runs in GPTS_GPU_BF16 or GPTS_GPU_F32 on the GPU");
+    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32)
+        return refuse(m, GPTS_BAD_ARGUMENT, "a model runs in GPTS_GPU_BF16 or GPTS_GPU_F32 on the GPU");
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess) { cudaGetLastError(); return refuse(m, GPTS_DEVICE, "no NVIDIA GPU can be used: %s", cudaGetErrorString(e)); }
     if (device < 0 || device >= count) return refuse(m, GPTS_DEVICE, "there is no GPU %d: this machine has %d, counted from 0", device, count);
@@ -5390,12 +5714,15 @@ extern "C" gpts_status gpts_gpu_attach_precision(gpts_model *m, int device, int 
     g->device = device; g->type = type;
     gpu_table(*g);
     if (cudaSetDevice(device) != cudaSuccess || (e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking)) != cudaSuccess ||
-        (e = cudaStreamCreateWithFlags(&g->beside, cudaStreamNonBlocking)) != cudaSuccess || (e = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
-        (e = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess || (e = cudaEventCreateWithFlags(&g->stage_free, cudaEventDisableTiming)) != cudaSuccess || (e = cudaMemGetInfo(&room, &all)) != cudaSuccess ||
+        (e = cudaStreamCreateWithFlags(&g->beside, cudaStreamNonBlocking)) != cudaSuccess ||
+        (e = cudaEventCreateWithFlags(&g->fork, cudaEventDisableTiming)) != cudaSuccess ||
+        (e = cudaEventCreateWithFlags(&g->join, cudaEventDisableTiming)) != cudaSuccess ||
+        (e = cudaEventCreateWithFlags(&g->stage_free, cudaEventDisableTiming)) != cudaSuccess || (e = cudaMemGetInfo(&room, &all)) != cudaSuccess ||
         cublasLtCreate(&g->lt) != CUBLAS_STATUS_SUCCESS || !scratch<char>(*g, SCRATCH_PRODUCT, 32 << 20)) {
         cudaGetLastError();
         gpu_close(g);
-        return refuse(m, GPTS_DEVICE, "GPU %d cannot be used: %s", device, e != cudaSuccess ? cudaGetErrorString(e) : "cuBLAS did not start, or the memory is full");
+        return refuse(m, GPTS_DEVICE, "GPU %d cannot be used: %s", device,
+                      e != cudaSuccess ? cudaGetErrorString(e) : "cuBLAS did not start, or the memory is full");
     }
     if (cudaHostAlloc((void **)&g->stage, STAGE_BYTES, cudaHostAllocDefault) != cudaSuccess) { cudaGetLastError(); g->stage = 0; }
     const gpts_status status = gpts_model_move(m, &g->ops, g);
@@ -5419,8 +5746,16 @@ struct Ranks {
     bool shared;                                             /* GPTS_SHARE_GPU=1, for tests where GPUs are few: no NCCL, all goes through the line */
 };
 
-__global__ void ranks_round(bf16 *to, const float *from, size_t n) { size_t i = blockIdx.x * (size_t)256 + threadIdx.x; if (i < n) to[i] = from_float<bf16>(from[i]); }
-__global__ void ranks_widen(float *to, const bf16 *from, size_t n) { size_t i = blockIdx.x * (size_t)256 + threadIdx.x; if (i < n) to[i] = to_float(from[i]); }
+__global__ void ranks_round(bf16 *to, const float *from, size_t n)
+{
+    const size_t i = blockIdx.x * (size_t)256 + threadIdx.x;
+    if (i < n) to[i] = from_float<bf16>(from[i]);
+}
+__global__ void ranks_widen(float *to, const bf16 *from, size_t n)
+{
+    const size_t i = blockIdx.x * (size_t)256 + threadIdx.x;
+    if (i < n) to[i] = to_float(from[i]);
+}
 
 /* All that was queued is given up; the sentence is the line's where that knows who is gone. */
 void ranks_give_up(Ranks *k, const char *why)
@@ -5491,18 +5826,26 @@ void ranks_end(void *context)
         if (halves > k->half_size) {
             cudaStreamSynchronize(k->stream);
             cudaFree(k->half); k->half = 0; k->half_size = 0;
-            if (cudaMalloc((void **)&k->half, halves * 2) != cudaSuccess) { cudaGetLastError(); ranks_give_up(k, "out of memory: the rounded gradients"); return; }
+            if (cudaMalloc((void **)&k->half, halves * 2) != cudaSuccess) {
+                cudaGetLastError();
+                ranks_give_up(k, "out of memory: the rounded gradients");
+                return;
+            }
             k->half_size = halves;
         }
         bf16 *at = k->half;
-        for (auto &p : k->pieces) if (p.reduce) { ranks_round<<<grid((int64_t)p.n, 256), 256, 0, k->stream>>>(at, p.x, p.n); at += (p.n + 127) / 128 * 128; }
+        for (auto &p : k->pieces)
+            if (p.reduce) { ranks_round<<<grid((int64_t)p.n, 256), 256, 0, k->stream>>>(at, p.x, p.n); at += (p.n + 127) / 128 * 128; }
     }
     ncclResult_t r = ncclGroupStart();
     bf16 *at = k->half;
     for (auto &p : k->pieces) {
         ncclResult_t e;
         if (!p.reduce) e = ncclBroadcast(p.x, p.x, p.n, ncclFloat32, p.owner, k->comm, k->stream);
-        else if (k->type == GPTS_GPU_BF16) { e = ncclReduce(at, at, p.n, ncclBfloat16, ncclSum, p.owner, k->comm, k->stream); at += (p.n + 127) / 128 * 128; }
+        else if (k->type == GPTS_GPU_BF16) {
+            e = ncclReduce(at, at, p.n, ncclBfloat16, ncclSum, p.owner, k->comm, k->stream);
+            at += (p.n + 127) / 128 * 128;
+        }
         else e = ncclReduce(p.x, p.x, p.n, ncclFloat32, ncclSum, p.owner, k->comm, k->stream);
         if (r == ncclSuccess && e != ncclInProgress) r = e;
     }
@@ -5562,20 +5905,27 @@ gpts_status ranks_start(Ranks *k, double seconds, char *error)
     memset(&mine, 0, sizeof mine);
     if (e != cudaSuccess) status = line_fail(error, GPTS_DEVICE, "no NVIDIA GPU can be used: %s", cudaGetErrorString(e));
     else if (k->shared) k->line.local %= count;
-    if (status == GPTS_OK && k->line.local >= count) status = line_fail(error, GPTS_DEVICE, "there is no GPU %d for this rank: this machine has %d, counted from 0", k->line.local, count);
-    else if (status == GPTS_OK && ((e = cudaSetDevice(k->line.local)) != cudaSuccess || (e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
+    if (status == GPTS_OK && k->line.local >= count)
+        status = line_fail(error, GPTS_DEVICE, "there is no GPU %d for this rank: this machine has %d, counted from 0", k->line.local, count);
+    else if (status == GPTS_OK && ((e = cudaSetDevice(k->line.local)) != cudaSuccess ||
+                                   (e = cudaDeviceGetStreamPriorityRange(&least, &greatest)) != cudaSuccess ||
              (e = cudaStreamCreateWithPriority(&k->stream, cudaStreamNonBlocking, greatest)) != cudaSuccess ||
-             (e = cudaEventCreateWithFlags(&k->before, cudaEventDisableTiming)) != cudaSuccess || (e = cudaEventCreateWithFlags(&k->done, cudaEventDisableTiming)) != cudaSuccess ||
-             (e = cudaMalloc((void **)&one, 256)) != cudaSuccess || (e = cudaMemset(one, 0, 256)) != cudaSuccess || (e = cudaDeviceSynchronize()) != cudaSuccess))
+             (e = cudaEventCreateWithFlags(&k->before, cudaEventDisableTiming)) != cudaSuccess ||
+             (e = cudaEventCreateWithFlags(&k->done, cudaEventDisableTiming)) != cudaSuccess ||
+             (e = cudaMalloc((void **)&one, 256)) != cudaSuccess || (e = cudaMemset(one, 0, 256)) != cudaSuccess ||
+             (e = cudaDeviceSynchronize()) != cudaSuccess))
         status = line_fail(error, GPTS_DEVICE, "GPU %d cannot be used: %s", k->line.local, cudaGetErrorString(e));
-    if (status == GPTS_OK && k->line.rank == 0 && !k->shared && ncclGetUniqueId(&mine) != ncclSuccess) status = line_fail(error, GPTS_DEVICE, "NCCL does not start");
+    if (status == GPTS_OK && k->line.rank == 0 && !k->shared && ncclGetUniqueId(&mine) != ncclSuccess)
+        status = line_fail(error, GPTS_DEVICE, "NCCL does not start");
     cudaGetLastError();
     status = line_agree(&k->line, status, error);
     if (status != GPTS_OK || k->shared) { cudaFree(one); return status; }
-    if (!(all = (ncclUniqueId *)malloc((size_t)k->line.size * sizeof mine))) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' names");
+    if (!(all = (ncclUniqueId *)malloc((size_t)k->line.size * sizeof mine)))
+        return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks' names");
     status = line_gather(&k->line, &mine, sizeof mine, all, error);
     config.blocking = 0;
-    if (status == GPTS_OK && !ranks_settle(k, ncclCommInitRankConfig(&k->comm, k->line.size, all[0], k->line.rank, &config), seconds)) status = GPTS_DEVICE;
+    if (status == GPTS_OK && !ranks_settle(k, ncclCommInitRankConfig(&k->comm, k->line.size, all[0], k->line.rank, &config), seconds))
+        status = GPTS_DEVICE;
     free(all);
     if (status == GPTS_OK) {                                 /* the first group connects; it must end in time too */
         const double patience = k->patience;
@@ -5617,7 +5967,8 @@ extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *er
     gpts_status status;
     memset(ranks, 0, sizeof *ranks);
     ranks->size = 1; ranks->name = "cuda";
-    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32) return line_fail(error, GPTS_BAD_ARGUMENT, "gradients travel as GPTS_GPU_BF16 or GPTS_GPU_F32");
+    if (type != GPTS_GPU_BF16 && type != GPTS_GPU_F32)
+        return line_fail(error, GPTS_BAD_ARGUMENT, "gradients travel as GPTS_GPU_BF16 or GPTS_GPU_F32");
     Ranks *k = new (std::nothrow) Ranks();
     if (!k) return line_fail(error, GPTS_NO_MEMORY, "out of memory: the ranks");
     k->type = type; k->patience = 600;
@@ -5644,7 +5995,8 @@ extern "C" gpts_status gpts_gpu_ranks_init(gpts_ranks *ranks, int type, char *er
     ranks->size = 1; ranks->name = "cuda";
     for (int i = 0; i < 4; i++)
         if (getenv(names[i]) && atoi(getenv(names[i])) > 1) {
-            snprintf(error, GPTS_ERROR_BYTES, "started as one of %d processes (%s), but built without NCCL: make gpu NCCL=1", atoi(getenv(names[i])), names[i]);
+            snprintf(error, GPTS_ERROR_BYTES, "started as one of %d processes (%s), but built without NCCL: make gpu NCCL=1",
+                     atoi(getenv(names[i])), names[i]);
             return GPTS_UNSUPPORTED;
         }
     return GPTS_OK;
