@@ -115,6 +115,10 @@ static void Q4_the_mean_has_R2_zero_where_it_was_taken_and_nothing_is_below(void
     o.kind = GPTS_APPROX_NOTHING;
     t_status(gpts_approximator_fit(&a, &model, &r, NULL, &o, &r2), GPTS_OK);
     t_ok(r2 < 0);
+    r.C++;                                                  /* of another model */
+    t_status(gpts_approximator_r2(&a, &r, &r2), GPTS_BAD_SHAPE);
+    t_says(a.error, "for an approximator of width");
+    r.C--;
     for (i = 0; i < C; i++) t_ok(a.proj_b[i] == 0);
     gpts_approximator_free(&a); gpts_recording_free(&r); gpts_model_free(&model);
 }

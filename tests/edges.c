@@ -19,7 +19,7 @@ static void every_status_has_a_text(void)
 }
 static void E23_batches_and_options_out_of_range(void)
 {
-    static const int32_t outside[2] = { 20, 3 }, first[2] = { 0, 8 }, length[2] = { 3, 5 };
+    static const int32_t outside[2] = { 20, 3 }, first[2] = { 0, 8 }, length[2] = { 3, 5 }, none[2] = { 3, 0 };
     gpts_train_options options = gpts_train_options_default();
     gpts_real x[200];
     gpts_model m;
@@ -45,6 +45,10 @@ static void E23_batches_and_options_out_of_range(void)
     t_status(gpts_session_init(&s, &m, 0, 5, NULL), GPTS_BAD_ARGUMENT);
     t_says(s.error, "capacity");
     t_status(gpts_session_init(&s, &m, 2, 12, NULL), GPTS_OK);
+    t_status(gpts_session_prefill(&s, b.tokens, 3, none), GPTS_BAD_ARGUMENT);
+    t_says(s.error, "row 1 has 0 tokens, expected 1 to 3");
+    t_status(gpts_session_prefill(&s, b.tokens, 3, length), GPTS_BAD_ARGUMENT);
+    t_says(s.error, "row 1 has 5 tokens");
     t_status(gpts_session_prefill(&s, b.tokens, 3, NULL), GPTS_OK);
     t_status(gpts_session_decode(&s, outside), GPTS_BAD_ARGUMENT);
     t_says(s.error, "20");

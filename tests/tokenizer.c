@@ -282,7 +282,8 @@ static void example_of_Gage_merges_aa_then_ab_then_both(void)
 static int plain_train(const unsigned char *classes, const struct gpts_vocabulary *v, const char *text, size_t bytes, int32_t (*merge)[2], int most)
 {
     int32_t *ids = (int32_t *)malloc((bytes + 1) * sizeof *ids);
-    size_t *piece = (size_t *)malloc((bytes + 1) * sizeof *piece), n = bytes, i, j, number = 0;
+    size_t *piece = (size_t *)malloc((bytes + 1) * sizeof *piece), *count = (size_t *)malloc((size_t)(256 + most) * (size_t)(256 + most) * sizeof *count);
+    size_t n = bytes, i, j, number = 0;
     int merges;
     const char *p = text;
     for (i = 0; p < text + bytes; number++) {
@@ -290,48 +291,60 @@ static int plain_train(const unsigned char *classes, const struct gpts_vocabular
         for (; p < q; p++, i++) { ids[i] = v->byte_id[(unsigned char)*p]; piece[i] = number; }
     }
     for (merges = 0; merges < most; merges++) {
-        int32_t a = -1, b = -1;
-        size_t best = 1;
-        for (i = 0; i + 1 < n; i++) {
-            size_t count = 0;
-            if (piece[i] != piece[i + 1]) continue;
-            for (j = 0; j + 1 < n; j++) count += piece[j] == piece[j + 1] && ids[j] == ids[i] && ids[j + 1] == ids[i + 1];
-            if (count > best || (count == best && count > 1 && (ids[i] < a || (ids[i] == a && ids[i + 1] < b)))) { best = count; a = ids[i]; b = ids[i + 1]; }
-        }
-        if (a < 0) break;
-        merge[merges][0] = a; merge[merges][1] = b;
+        size_t best = 1, ends = 256 + (size_t)merges, a = 0, b = 0;
+        memset(count, 0, ends * ends * sizeof *count);
+        for (i = 0; i + 1 < n; i++) if (piece[i] == piece[i + 1]) count[(size_t)ids[i] * ends + (size_t)ids[i + 1]]++;
+        for (i = 0; i < ends * ends; i++) if (count[i] > best) { best = count[i]; a = i / ends; b = i % ends; }
+        if (best == 1) break;
+        merge[merges][0] = (int32_t)a; merge[merges][1] = (int32_t)b;
         for (i = j = 0; i < n; i++, j++) {
-            int both = i + 1 < n && piece[i] == piece[i + 1] && ids[i] == a && ids[i + 1] == b;
+            int both = i + 1 < n && piece[i] == piece[i + 1] && ids[i] == merge[merges][0] && ids[i + 1] == merge[merges][1];
             ids[j] = both ? 256 + merges : ids[i];
             piece[j] = piece[i];
             i += (size_t)both;
         }
         n = j;
     }
-    free(ids);
-    free(piece);
+    free(ids); free(piece); free(count);
     return merges;
 }
 
+static void trains_as_plainly(const char *text, size_t n)
+{
+    int32_t merge[60][2];
+    gpts_tokenizer t;
+    int merges, i;
+    t_status(gpts_tokenizer_train(&t, text, n, 256 + 60, NULL), GPTS_OK);
+    merges = plain_train(t.vocabulary->classes, t.vocabulary, text, n, merge, 60);
+    t_equal(t.vocab_size, 256 + merges);
+    for (i = 0; i < merges; i++) {
+        const gptsi_merge *m = gptsi_pair_slot(t.vocabulary, merge[i][0], merge[i][1]);
+        t_equal(m->order, i + 1);
+        t_equal(m->merged, 256 + i);
+    }
+    gpts_tokenizer_free(&t);
+}
 static void training_equals_counting_everything_again(void)
 {
     int trial;
     for (trial = 0; trial < 40; trial++) {
         char text[400];
-        int32_t merge[60][2];
-        size_t n = random_text(text, 20 + draw(380), trial % 4), i;
-        gpts_tokenizer t;
-        int merges;
-        t_status(gpts_tokenizer_train(&t, text, n, 256 + 60, NULL), GPTS_OK);
-        merges = plain_train(t.vocabulary->classes, t.vocabulary, text, n, merge, 60);
-        t_equal(t.vocab_size, 256 + merges);
-        for (i = 0; i < (size_t)merges; i++) {
-            const gptsi_merge *m = gptsi_pair_slot(t.vocabulary, merge[i][0], merge[i][1]);
-            t_equal(m->order, i + 1);
-            t_equal(m->merged, 256 + i);
-        }
-        gpts_tokenizer_free(&t);
+        trains_as_plainly(text, random_text(text, 20 + draw(380), trial % 4));
     }
+}
+/* 9000 words of two letters each from U+0100 to U+07FF: the tables of words and of pairs double more than once */
+static void training_on_many_words_equals_counting_everything_again(void)
+{
+    enum { WORDS = 9000 };
+    char *text = (char *)malloc(5 * WORDS);
+    size_t n = 0, i;
+    for (i = 0; i < 3 * WORDS; i++) {
+        int letter = 0x100 + (int)draw(0x700);
+        if (i % 3 == 0) text[n++] = ' ';
+        else { text[n++] = (char)(0xC0 | letter >> 6); text[n++] = (char)(0x80 | (letter & 63)); }
+    }
+    trains_as_plainly(text, n);
+    free(text);
 }
 
 static void both_ways_of_merging_equal_the_plain_one(void)
@@ -770,6 +783,7 @@ int main(int argc, char **argv)
     T(E59_room_that_is_too_small_is_refused_with_the_number_needed);
     T(example_of_Gage_merges_aa_then_ab_then_both);
     T(training_equals_counting_everything_again);
+    T(training_on_many_words_equals_counting_everything_again);
     T(both_ways_of_merging_equal_the_plain_one);
     T(any_bytes_round_trip);
     T(training_checks_its_arguments);
