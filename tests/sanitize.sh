@@ -22,13 +22,23 @@ fail() { failed=$((failed + 1)); echo "FAILED $1"; }
 # error: what`; valgrind puts its errors between the marks that it is given.
 finding='runtime error: |Sanitizer: |DEADLYSIGNAL|FINDING'
 
+cat >$out/valgrind.supp <<'END'
+{
+   the environment: libc keeps marked pointers, and pointers behind a name
+   Memcheck:Leak
+   match-leak-kinds: possible
+   fun:malloc
+   ...
+   fun:__add_to_environ
+}
+END
 watched() {                                   # watched KIND COMMAND...: 0 if it passes and no tool found anything
     tool=$1; shift
     rm -rf $out/log; mkdir -p $out/log
     logs=$PWD/$out/log
     common=log_path=$logs/found:allocator_may_return_null=1
     case $tool in
-    valgrind) set -- valgrind -q --error-exitcode=9 --leak-check=full --trace-children=yes --error-markers=FINDING,END --log-file=$logs/found.%p "$@" ;;
+    valgrind) set -- valgrind -q --error-exitcode=9 --leak-check=full --trace-children=yes --suppressions=$out/valgrind.supp --error-markers=FINDING,END --log-file=$logs/found.%p "$@" ;;
     *)        set -- env ASAN_OPTIONS=$common:detect_leaks=1 MSAN_OPTIONS=$common TSAN_OPTIONS=$common UBSAN_OPTIONS=print_stacktrace=1 "$@" ;;
     esac
     "$@" >$logs/output 2>&1
