@@ -5612,7 +5612,8 @@ gpts_status gpu_calibrate(void *device, const gpts_heads *heads, size_t N, size_
         c->information[h] = sum(information, T, 1);
         c->variance[h] = N > 1 ? fmax(0., squares - n * of_mean) / ((n - 1) * t * t) : 0;
         c->divergence[h] = fmax(0., (entropy / n - cross) / t);
-        c->output[h] = fmax(0., sum(changes, N * (size_t)blocks, 1)) / (n * t);
+        const double change = sum(changes, N * (size_t)blocks, 1);
+        c->output[h] = (change < 0 ? 0 : change) / (n * t);                       /* NaN stays: see gpts_calibrate */
         for (size_t i = 0; c->mean && i < T; i++) gpu_download(device, c->mean + (h * T + i) * T, a.mean + i * T, (i + 1) * 4);
     }
     cudaStreamSynchronize(g.stream);
