@@ -242,14 +242,6 @@ static void operations_fp32_E1_to_O2(void) { operations(GPTS_GPU_F32); }
 static void operations_bf16_E1_to_O2(void) { operations(GPTS_GPU_BF16); }
 
 /* ---- whole models ---- */
-#define LEARNED GPTS_POSITION_LEARNED
-#define ROPE    GPTS_POSITION_ROPE
-#define NOPOS   GPTS_POSITION_NONE
-#define LAYER   GPTS_NORM_LAYER
-#define NONORM  GPTS_NORM_NONE
-#define TANH    GPTS_GELU_TANH
-#define ERF     GPTS_GELU_ERF
-#define RELU    GPTS_RELU
 static const model_case cases[] = {
     /*                  V  Tp L  H  C   F   position norm    MLP  bias tied B T  padding ignored */
     { "gpt2",          117,70, 2, 2, 128,-1, LEARNED, LAYER,  TANH, 1, 1,    2,70, NONE,  0, 0,0,0,0,RELU, {0,0,0},{0,0,0}, 0,0,0 },
