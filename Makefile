@@ -112,7 +112,7 @@ CUDA      = $(dir $(NVCC))..
 # The compiled file remembers which it was.
 NCCL_DIR  = $(if $(NCCL),$(wildcard $(NCCL)/lib/libnccl.so.2))
 NCCL_ALL  = $(if $(NCCL),-DGPTS_NCCL $(if $(NCCL_DIR),-I$(NCCL)/include))
-NCCL_LINK = $(if $(NCCL_DIR),$(NCCL_DIR) -Xlinker -rpath$(COMMA)$(NCCL)/lib,$(if $(NCCL),-L$(CUDA)/lib64 -lnccl))
+NCCL_LINK = $(if $(NCCL_DIR),-Xlinker --no-as-needed -Xlinker $(NCCL_DIR) -Xlinker -rpath$(COMMA)$(NCCL)/lib,$(if $(NCCL),-L$(CUDA)/lib64 -lnccl))
 NCCL_MARK = build/nccl-$(subst /,_,$(NCCL)).mark
 COMMA    := ,
 NVCC_ALL  = $(NVCC) -std=c++17 -O3 -I. $(GPU_CODE) -Xcompiler -fPIC

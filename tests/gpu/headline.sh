@@ -6,6 +6,8 @@
 #   long     update and prefill at 16,384 tokens of context with what large left; linear forms run past the length they were fitted at
 #            (exact ones cannot: TOLERANCE=1 for large)
 #   small    30M parameters, 1024 tokens of context, three seeds, every control and selector
+#   approximators  the whole pipeline at the published scale: Tiny Shakespeare (data/tinyshakespeare.txt, or TEXT=) by GPT-2's encoding, 4 layers,
+#            width 256, 256 tokens of context, the last two layers' attention by MLPs; three seeds with all controls, then prefill and decode
 # Before it: make gpu.
 set -e
 part=$1 vocab=$2 out=${3:-out/headline}
@@ -34,5 +36,12 @@ small)
     build/freeze_heads --gpu $text --out "$out/small" --json "$out/small.json" --layers 6 --heads 6 --width 384 --position rope --activation gelu \
         --context 1024 --batch 64 --updates "${UPDATES:-400}" --lr 1e-3 --min-lr 1e-4 --beta2 0.95 --sequences 32 --eval-windows 256 --seeds 1337,1338,1339 \
         --arms "${ARMS:-ordinary,order,linear25,exact25,prune25,taylor25,uniform25,random25,loss25,linear50}" ;;
-*)  sed -n '2,9p' "$0"; exit 1 ;;
+approximators)
+    fit="--gpu --out $out/approximators"
+    build/train_base_model $fit --json "$out/base.json" --data "${TEXT:-data/tinyshakespeare.txt}" --tokenizer "$vocab" --layers 4 --heads 4 --width 256 \
+        --context 256 --batch 12 --updates "${UPDATES:-1000}" --dropout 0.1
+    build/train_approximators $fit --json "$out/fits.json" --layers-replaced 2,3
+    build/train_end_to_end $fit --json "$out/end.json" --updates "${UPDATES:-1000}" --dropout 0.1 --eval-windows 0 --seeds 1337,1338,1339
+    build/benchmark --gpu --out "$out/approximators" --json "$out/benchmark.json" --width 256 --hidden 256 --contexts 256,1024 --vocabularies 50257 ;;
+*)  sed -n '2,11p' "$0"; exit 1 ;;
 esac
