@@ -76,6 +76,8 @@ typedef struct gpts_gpu_attention {
     gpts_gpu_tensor q, k, v, y;         /* q, k: live heads only; v, y: kept heads; natural order                       */
     gpts_gpu_tensor dy, dq, dk, dv;     /* backward: reads q k v y lse dy, writes dq dk dv (dv of static heads too)     */
     float *lse;                         /* device [B,U,T]: forward writes, backward reads (natural log)                 */
+    float *dalpha, *drho;               /* backward, optional: device [n,S], [n,S], [n,R], [n,R]; the patterns' gradients are added.  */
+    float *dcoef, *ddecay;              /* Set before _workspace_size; it costs as much as live heads do, and more      */
     void *prepared;  size_t prepared_bytes;     /* device; filled by _prepare                                           */
     void *workspace; size_t workspace_bytes;    /* device; contents do not matter between calls                         */
     void *stream;                       /* cudaStream_t                                                                 */
@@ -1128,6 +1130,101 @@ template <class E> cudaError_t plain_run(const Plain &a, bool backward, cudaStre
         : plain_launch<E, 16>(a, backward, stream);
 }
 
+/* card  (P10) of static heads whose patterns go on training: over the rows of the batch, with s[i,j] = P[i,j] (dy[i].v[j] - dy[i].y[i]),
+           key[j] = sum_{i>=j} s[i,j],   distance[i-j] += s[i,j]
+         A block has every `stripes`-th tile of 64 keys of one head and adds to cells of its own in a fixed order, in double.
+         O(T^2 D) a head, fp32 products;  tests/gpu/model.c: patterns_train_as_on_the_cpu                                          */
+struct Slopes { Tensor v, y, dy; int64_t B, T; int D, stripes; Prepared pre; Heads heads; double *key, *distance; };
+enum { SLOPE = 64, STRIPES = 64 };
+
+template <class E> __global__ __launch_bounds__(PLAIN_THREADS) void pattern_slopes(const __grid_constant__ Slopes a)
+{
+    extern __shared__ float shared[];
+    const int D = a.D, DS = D | 1, tx = threadIdx.x % 16, ty = threadIdx.x / 16, h = blockIdx.y;
+    float *V = shared, *G = V + SLOPE * DS, *S = G + SLOPE * DS, *delta = S + SLOPE * (SLOPE + 1);
+    const int64_t kept = a.heads.kept[h], p = a.heads.slot[h];
+    double *key = a.key + p * a.T, *distance = a.distance + (p * a.stripes + blockIdx.x) * a.T;
+    for (int64_t j0 = int64_t(blockIdx.x) * SLOPE; j0 < a.T; j0 += int64_t(a.stripes) * SLOPE) {
+        double column = 0;
+        for (int64_t b = 0; b < a.B; b++)
+            for (int64_t i0 = j0; i0 < a.T; i0 += SLOPE) {
+                __syncthreads();
+                if (i0 == j0) plain_load(V, DS, at<E>(a.v, b, 0, kept), a.v.t, j0, SLOPE, a.T, D, (const float2 *)0);
+                plain_load(G, DS, at<E>(a.dy, b, 0, kept), a.dy.t, i0, SLOPE, a.T, D, (const float2 *)0);
+                __syncthreads();
+                for (int r = threadIdx.x / 32; r < SLOPE; r += PLAIN_THREADS / 32) {
+                    float x = 0;
+                    for (int d = threadIdx.x % 32; d < D && i0 + r < a.T; d += 32) x += G[r * DS + d] * to_float(at<E>(a.y, b, i0 + r, kept)[d]);
+                    for (int m = 16; m; m >>= 1) x += __shfl_xor_sync(~0u, x, m);
+                    if (threadIdx.x % 32 == 0) delta[r] = x;
+                }
+                float g[4][4] = {};
+                for (int d = 0; d < D; d++)
+                    for (int r = 0; r < 4; r++)
+                        for (int c = 0; c < 4; c++) g[r][c] += G[(ty * 4 + r) * DS + d] * V[(tx + 16 * c) * DS + d];
+                __syncthreads();
+                for (int r = 0; r < 4; r++)
+                    for (int c = 0; c < 4; c++)
+                        S[(ty * 4 + r) * (SLOPE + 1) + tx + 16 * c] = (g[r][c] - delta[ty * 4 + r]) * plain_weight(a.pre, p, i0 + ty * 4 + r, j0 + tx + 16 * c);
+                __syncthreads();
+                const int x = threadIdx.x, right = x - SLOPE;
+                if (x < 2 * SLOPE) {                                /* the diagonal i - j = i0 - j0 - right: row r, column r + right */
+                    const int64_t d = i0 - j0 - right;
+                    double sum = 0;
+                    for (int r = right < 0 ? -right : 0; r < SLOPE && r + right < SLOPE; r++) sum += S[r * (SLOPE + 1) + r + right];
+                    if (d >= 0 && d < a.T) distance[d] += sum;
+                } else if (x < 3 * SLOPE)
+                    for (int r = 0; r < SLOPE; r++) column += S[r * (SLOPE + 1) + x - 2 * SLOPE];
+            }
+        const int64_t j = j0 + threadIdx.x - 2 * SLOPE;
+        if (threadIdx.x >= 2 * SLOPE && threadIdx.x < 3 * SLOPE && j < a.T) key[j] = column;
+    }
+}
+
+/* card  (P11) these sums by each parameter, all +=: alpha[j] by key[j], its last quarter sharing what is past S (P6); rho[d] by distance[d] below W;
+         beyond, where w[d] = sum_r c[r] lambda[r]^(d-W) is part of s already, dw[d] = distance[d] / w[d]:
+           dcoef[r] += sum_{d>=W} dw[d] lambda[r]^(d-W),   ddecay[r] += sum_{d>=W} dw[d] c[r] (d-W) lambda[r]^(d-W-1)          */
+__global__ __launch_bounds__(256) void pattern_collect(const __grid_constant__ Slopes a, Pattern f, float *dalpha, float *drho, float *dcoef, float *ddecay)
+{
+    const int64_t p = a.heads.slot[blockIdx.x], S = f.S, W = a.pre.info[p].W, first = S - (S / 4 ? S / 4 : 1);
+    const double *key = a.key + p * a.T;
+    double *distance = a.distance + p * a.stripes * a.T, past = 0;
+    for (int64_t d = threadIdx.x; d < a.T; d += blockDim.x) {
+        for (int x = 1; x < a.stripes; x++) distance[d] += distance[x * a.T + d];
+        if (d < W) drho[p * S + d] += float(distance[d]);
+        if (d >= S) past += key[d];
+    }
+    past = block_reduce(past, total);
+    for (int64_t j = threadIdx.x; j < S; j += blockDim.x)
+        dalpha[p * S + j] += float((j < a.T ? key[j] : 0) + (j >= first ? past / double(S - first) : 0));
+    int terms = W < S && dcoef && ddecay ? f.R : 0;
+    while (terms && !(f.coef[p * f.R + terms - 1] > 0)) terms--;                    /* the unused ones at the end stay so */
+    for (int r = 0; r < terms; r++) {
+        const double lambda = f.decay[p * f.R + r], power = log(lambda);
+        double by_coef = 0, by_decay = 0;
+        for (int64_t d = W + threadIdx.x; d < a.T; d += blockDim.x) {
+            const double n = double(d - W), w = a.pre.rho[p * a.pre.Tp + d];
+            if (!(w > -INFINITY)) continue;
+            by_coef += distance[d] * exp((n > 0 ? n * power : 0) - w);
+            if (n > 0) by_decay += distance[d] * n * exp((n > 1 ? (n - 1) * power : 0) - w);
+        }
+        by_coef = block_reduce(by_coef, total); by_decay = block_reduce(by_decay, total);
+        if (threadIdx.x == 0) {
+            dcoef[p * f.R + r] += float(by_coef);
+            ddecay[p * f.R + r] += float(by_decay * double(f.coef[p * f.R + r]));
+        }
+    }
+}
+template <class E> cudaError_t slopes_run(const Slopes &s, cudaStream_t stream)
+{
+    const int bytes = 4 * (2 * SLOPE * (s.D | 1) + SLOPE * (SLOPE + 2));
+    cudaError_t e = cudaMemsetAsync(s.distance, 0, (size_t)s.heads.n * (size_t)s.stripes * (size_t)s.T * 8, stream);
+    if (e == cudaSuccess) e = cudaFuncSetAttribute(pattern_slopes<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess) return e;
+    pattern_slopes<E><<<dim3((unsigned)s.stripes, (unsigned)s.heads.n), PLAIN_THREADS, bytes, stream>>>(s);
+    return cudaGetLastError();
+}
+
 /* ---- rotation before the fast kernels: q and k of the live heads, rotated (R1), into packed [B,T,U,D] ------------------------- */
 template <class E> __global__ void rotate_heads(Tensor from, E *to, const float2 *rotation, int64_t T, int U, int D, int64_t pairs)
 {
@@ -1932,8 +2029,8 @@ bool make_map(CUtensorMap *map, int type, const Tensor &x, int64_t B, int64_t T,
 /* What runs where.  Heads go to the tensor-core kernels when type, head size, strides and alignment allow, else to the plain ones. */
 struct Plan {
     int U, n, kept, DP; bool fast_live;
-    Heads live, exact, linear, plain;
-    size_t counters, rotated, stats, delta, sums, states, bytes;                          /* offsets into the workspace */
+    Heads live, exact, linear, plain, patterns;                                           /* patterns: all static heads, where they go on training */
+    size_t counters, rotated, stats, delta, sums, states, slopes, bytes;                          /* offsets into the workspace */
 };
 bool aligned(const Tensor &x, int64_t B, int64_t T, int64_t H)
 {
@@ -1957,6 +2054,7 @@ bool runs_linear(const gpts_gpu_attention *a, int s)
 {
     return a->T > SHORT && a->R <= MAX_R && a->tail_start && a->tail_start[s] >= 1 && a->tail_start[s] <= MAX_W;
 }
+size_t stripes_of(int64_t T) { const int64_t tiles = (T + SLOPE - 1) / SLOPE; return (size_t)(tiles < STRIPES ? tiles : STRIPES); }
 Plan make_plan(const gpts_gpu_attention *a, bool backward)
 {
     Plan p; memset(&p, 0, sizeof p);
@@ -1978,7 +2076,9 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
         if (kind == GPTS_GPU_LIVE) { add_head(p.fast_live ? p.live : p.plain, kept, u, true); u++; }
         else {
             const bool wide = a->wide && a->wide[h];
-            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR && runs_linear(a, s) ? p.linear : p.exact, kept, s, false); s++;
+            add_head(!fast || wide ? p.plain : kind == GPTS_GPU_LINEAR && runs_linear(a, s) ? p.linear : p.exact, kept, s, false);
+            if (backward && a->dalpha && a->drho) add_head(p.patterns, kept, s, false);
+            s++;
         }
         kept++;
     }
@@ -1993,9 +2093,15 @@ Plan make_plan(const gpts_gpu_attention *a, bool backward)
     p.delta = take(backward ? rows * p.U * 4 : 0);
     p.sums = take(linear * a->B * blocks * MAX_R * p.DP * 4);
     p.states = take(linear * a->B * blocks * FAR_ROWS * p.DP * 2);
+    p.slopes = take((size_t)p.patterns.n * (1 + stripes_of(a->T)) * (size_t)a->T * 8);
     return p;
 }
 
+Pattern pattern_of(const gpts_gpu_attention *a)
+{
+    Pattern f; f.alpha = a->alpha; f.rho = a->rho; f.coef = a->coef; f.decay = a->decay; f.S = a->S; f.R = a->coef && a->decay ? a->R : 0;
+    return f;
+}
 gpts_gpu_status checked(gpts_gpu_attention *a, cudaError_t e)
 {
     if (e == cudaSuccess) return GPTS_GPU_OK;
@@ -2040,6 +2146,8 @@ gpts_gpu_status validate(gpts_gpu_attention *a, int stage)                      
     const bool kept = n + U > 0, back = stage == 2;
     REFUSE(kept && (!a->v.data || !a->y.data || (U && (!a->q.data || !a->k.data || !a->lse))), GPTS_GPU_BAD_ARGUMENT, "q, k, v, y or lse is missing");
     REFUSE(back && kept && (!a->dy.data || !a->dv.data || (U && (!a->dq.data || !a->dk.data))), GPTS_GPU_BAD_ARGUMENT, "dy, dq, dk or dv is missing");
+    REFUSE(back && (!a->dalpha != !a->drho || !a->dcoef != !a->ddecay || (a->dcoef && !a->drho)), GPTS_GPU_BAD_ARGUMENT,
+           "the gradients of patterns are dalpha and drho, and dcoef and ddecay with them");
     const size_t need = make_plan(a, back).bytes;
     REFUSE(need && (!a->workspace || a->workspace_bytes < need), GPTS_GPU_BAD_ARGUMENT, "the workspace needs %zu bytes, not %zu", need,
            a->workspace ? a->workspace_bytes : 0);
@@ -2208,7 +2316,14 @@ gpts_gpu_status run(gpts_gpu_attention *a, bool backward)
     f.turn = a->rotated ? 0 : f.rotation; f.pre = pre; f.heads = p.plain;
     e = a->type == GPTS_GPU_F32 ? plain_run<float>(f, backward, stream)
       : a->type == GPTS_GPU_F16 ? plain_run<fp16>(f, backward, stream) : plain_run<bf16>(f, backward, stream);
-    return checked(a, e);
+    if (e != cudaSuccess || !p.patterns.n) return checked(a, e);
+    Slopes g; memset(&g, 0, sizeof g);
+    g.v = a->v; g.y = a->y; g.dy = a->dy; g.B = a->B; g.T = a->T; g.D = a->D; g.stripes = (int)stripes_of(a->T); g.pre = pre; g.heads = p.patterns;
+    g.key = (double *)((char *)a->workspace + p.slopes); g.distance = g.key + p.n * a->T;
+    e = a->type == GPTS_GPU_F32 ? slopes_run<float>(g, stream) : a->type == GPTS_GPU_F16 ? slopes_run<fp16>(g, stream) : slopes_run<bf16>(g, stream);
+    if (e != cudaSuccess) return checked(a, e);
+    pattern_collect<<<(unsigned)p.n, 256, 0, stream>>>(g, pattern_of(a), a->dalpha, a->drho, a->dcoef, a->ddecay);
+    return checked(a, cudaGetLastError());
 }
 } /* namespace */
 
@@ -2245,7 +2360,7 @@ gpts_gpu_status gpts_gpu_attention_prepare(gpts_gpu_attention *a)
         e = cudaGetLastError();
     }
     if (n && e == cudaSuccess) {
-        Pattern f; f.alpha = a->alpha; f.rho = a->rho; f.coef = a->coef; f.decay = a->decay; f.S = a->S; f.R = a->coef && a->decay ? a->R : 0;
+        const Pattern f = pattern_of(a);
         e = cudaMemcpyAsync(p.info, info, n * sizeof(Info), cudaMemcpyHostToDevice, stream);
         if (e == cudaSuccess) { prepare_extend<<<n, 256, 0, stream>>>(p, f); e = cudaGetLastError(); }
         if (e == cudaSuccess) { prepare_normaliser<<<(unsigned)((n * a->T + 7) / 8), 256, 0, stream>>>(p, n); e = cudaGetLastError(); }
@@ -3651,17 +3766,13 @@ void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_
     }
     launched(g, "attention_forward");
 }
-/* card  (A2) (M2) (R2) */
+/* card  (A2) (M2) (P10) (P11) (R2) */
 void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, const void *dy, const void *y, const gpts_real *lse,
                             const void *qkv, const int32_t *first,
                             const int32_t *length, size_t B, size_t T, double scale, double theta, gpts_real *dalpha, gpts_real *drho,
-                            gpts_real *, gpts_real *)
+                            gpts_real *dcoef, gpts_real *ddecay)
 {
     Gpu &g = gpu_of(device); gpts_gpu_attention a; HeadsPlan *plan = plan_of(g, heads);
-    if (dalpha || drho) {
-        fail(g, GPTS_UNSUPPORTED, "%s%s", "patterns are trained on the CPU only: on the GPU they stay as they were fitted", "");
-        return;
-    }
     if (!plan || !heads->K || !B || !T) return;
     const int64_t room = plan->longest && plan->longest < (int64_t)T ? plan->longest : (int64_t)T,
         wide = (int64_t)((2 * heads->U + heads->K) * heads->D), kept = (int64_t)(heads->K * heads->D);
@@ -3677,7 +3788,9 @@ void gpu_attention_backward(void *device, const gpts_heads *heads, void *dqkv, c
         gather(g, dyr, dy, first, length, B, T, room, kept);
     }
     if (!attention_of(g, a, heads, plan, (int64_t)B, room, scale, theta, moved ? room : (int64_t)T, yr, qkvr,
-                      (float *)(uintptr_t)lse) || !attention_work(g, a, true)) return;
+                      (float *)(uintptr_t)lse)) return;
+    a.dalpha = dalpha; a.drho = drho; a.dcoef = dcoef; a.ddecay = ddecay;
+    if (!attention_work(g, a, true)) return;
     if (first) attention_said(g, a, gpts_gpu_attention_rotate(&a, 0));
     a.dq = a.q; a.dk = a.k; a.dv = a.v; a.dy = a.y;
     a.dq.data = dqkvr; a.dk.data = (char *)dqkvr + U * D * size; a.dv.data = (char *)dqkvr + 2 * U * D * size; a.dy.data = dyr;

@@ -22,6 +22,8 @@
      copying                     share of the head's push that goes to the attended token's logit,
                                  among 25 random tokens; 0 .. 0.5 is shown as -1 .. 1
 
+   With --gpu the model is trained and frozen heads are tried on the GPU; its weights are looked into here.
+
    Norms: rows of E are normalised, gains go into the matrices; rotations are left out of the
    QK circuit (it is then the score at distance 0).  Static heads have no QK circuit.          */
 #include "corpus.h"
@@ -713,6 +715,7 @@ static void train(gpts_model *m, const corpus_tokens *data, const bench *b, less
     if (!cli.threads && width <= 128) cli.hooks.threads = 1;        /* waiting for each other costs more than such matrices */
     CLI_TRY(gpts_model_init(m, &config, (uint64_t)cli.seed, &cli.hooks), m->error);
     corpus_start_larger(m);
+    cli_place(m);
     CLI_TRY(gpts_trainer_init(&trainer, m, &options), trainer.error);
     windows.tokens = data->train; windows.n = data->n_train; windows.T = T; windows.seed = (uint64_t)cli.seed;
     curve->x = CLI_NEW(double, updates + 2); curve->loss = CLI_NEW(double, updates + 2); curve->again = CLI_NEW(double, updates + 2);
@@ -753,15 +756,20 @@ static harm measure(gpts_model *m, const bench *b)
     h.again = loss_on(m, b->random, b->random_targets, b->n, b->T);
     return h;
 }
+static void copy_of(gpts_model *copy, const gpts_model *m)          /* placed where --gpu says */
+{
+    size_t i;
+    memset(copy, 0, sizeof *copy);
+    CLI_TRY(gpts_model_init(copy, &m->config, 0, &cli.hooks), copy->error);
+    for (i = 0; i < m->n_tensors; i++) memcpy(copy->tensors[i].data, m->tensors[i].data, m->tensors[i].size * sizeof(gpts_real));
+    cli_place(copy);
+}
 static harm replace_one(const gpts_model *m, gpts_calibration *c, int32_t index, gpts_replacement with, const bench *b)
 {
     gpts_model copy;
     gpts_freeze_options options = gpts_freeze_options_default();
-    size_t i;
     harm h;
-    memset(&copy, 0, sizeof copy);
-    CLI_TRY(gpts_model_init(&copy, &m->config, 0, &cli.hooks), copy.error);
-    for (i = 0; i < m->n_tensors; i++) memcpy(copy.tensors[i].data, m->tensors[i].data, m->tensors[i].size * sizeof(gpts_real));
+    copy_of(&copy, m);
     options.heads = 1; options.selector = GPTS_SELECT_LIST; options.list = &index; options.n_list = 1;
     options.replacement = with; options.gate = -1;
     CLI_TRY(gpts_freeze(&copy, NULL, c, &options, NULL), copy.error);
@@ -899,6 +907,7 @@ static void freeze_each(findings *f, const corpus_tokens *data)
 {
     enum { WINDOWS = 48 };
     gpts_calibration c;
+    gpts_model whole;
     size_t T, n, i;
     int32_t *tokens, *targets;
     gpts_rng rng;
@@ -912,9 +921,11 @@ static void freeze_each(findings *f, const corpus_tokens *data)
         size_t t, period = 2 + i % (T / 2);
         for (t = 0; t < T; t++) tokens[i * T + t] = t < period ? f->b->ids[gpts_rng_below(&rng, f->b->n_ids)] : tokens[i * T + t - period];
     }
-    CLI_TRY(gpts_calibrate(&c, f->m, tokens, n, T), c.error[0] ? c.error : f->m->error);
+    copy_of(&whole, f->m);
+    CLI_TRY(gpts_calibrate(&c, &whole, tokens, n, T), c.error[0] ? c.error : whole.error);
     f->frozen = CLI_NEW(harm, f->n); f->pruned = CLI_NEW(harm, f->n);
-    f->whole = measure(f->m, f->b);
+    f->whole = measure(&whole, f->b);
+    gpts_model_free(&whole);
     for (i = 0; i < f->n; i++) {
         f->frozen[i] = replace_one(f->m, &c, (int32_t)i, GPTS_REPLACE_LINEAR, f->b);
         f->pruned[i] = replace_one(f->m, &c, (int32_t)i, GPTS_REPLACE_PRUNE, f->b);
@@ -1125,7 +1136,7 @@ int main(int argc, char **argv)
     size_t i, room;
     int32_t start;
     cli_begin(argc, argv, "circuits", "Looks inside the heads of a model: circuits, composition, induction, and what freezing one costs.",
-              CLI_DATA | CLI_MODEL, flags,
+              CLI_DATA | CLI_MODEL | CLI_GPU, flags,
               "layers heads width vocabulary position composition_baseline composition_deviation loss_text\n"
               "  loss_first_copy loss_later_copies induction_pair_found induction_head previous_head (layer * heads + index) pair_q_composition ...\n"
               "  pair_matching\n"
@@ -1158,6 +1169,10 @@ int main(int argc, char **argv)
     if (!cli.model) {
         train(&model, &data, &b, &f.curve);
         CLI_TRY(gpts_model_save(&model, cli_path(path, "circuits.safetensors")), model.error);
+        if (cli.gpu) {                                             /* back, to be looked into */
+            gpts_model_free(&model);
+            CLI_TRY(gpts_model_load(&model, path, &cli.hooks), model.error);
+        }
     }
     cli_say("model  %lld layers, %lld heads, width %lld, vocabulary %lld, positions %s\n", (long long)model.config.n_layer,
             (long long)model.config.n_head,

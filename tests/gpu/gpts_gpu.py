@@ -13,7 +13,7 @@ class Tensor(C.Structure): _fields_ = [("data", P), ("b", I), ("t", I), ("h", I)
 class Call(C.Structure):
     _fields_ = ([("type", C.c_int), ("D", C.c_int), ("B", I), ("T", I), ("H", C.c_int), ("R", C.c_int), ("kind", P), ("theta", C.c_double), ("rotated", C.c_int), ("scale", C.c_float),
                  ("plain", C.c_int), ("S", I)] + [(n, P) for n in ("alpha", "rho", "tail_start", "coef", "decay")] + [(n, Tensor) for n in ("q", "k", "v", "y", "dy", "dq", "dk", "dv")] +
-                [("lse", P), ("prepared", P), ("prepared_bytes", C.c_size_t), ("workspace", P), ("workspace_bytes", C.c_size_t), ("stream", P), ("beside", P), ("events", P * 2), ("wide", P), ("error", C.c_char * 160)])
+                [("lse", P)] + [(n, P) for n in ("dalpha", "drho", "dcoef", "ddecay")] + [("prepared", P), ("prepared_bytes", C.c_size_t), ("workspace", P), ("workspace_bytes", C.c_size_t), ("stream", P), ("beside", P), ("events", P * 2), ("wide", P), ("error", C.c_char * 160)])
 for n in ("struct_size", "prepared_size", "workspace_size"): getattr(LIB, "gpts_gpu_attention_" + n).restype = C.c_size_t
 assert LIB.gpts_gpu_attention_struct_size() == C.sizeof(Call), "Call is not gpu.cu's gpts_gpu_attention"
 

@@ -318,6 +318,68 @@ static void one_model(const model_case *c, int type)
 static void models_fp32(void) { int i; for (i = 0; i < CASES; i++) if (!light || i % 4 == 3) one_model(&cases[i], GPTS_GPU_F32); }
 static void models_bf16(void) { int i; for (i = 0; i < CASES; i++) if (!light || i % 4 == 1) one_model(&cases[i], GPTS_GPU_BF16); }
 
+/* patterns that go on training (P10) (P11): the gradient of every kind of parameter, and where three updates lead */
+static void patterns_at(const model_case *c, int type)
+{
+    static const char *const name[] = { "alpha", "rho", "tail_coef", "tail_decay" };
+    gpts_train_options options = gpts_train_options_default();
+    gpts_model m[2];
+    gpts_trainer t[2];
+    case_batch b;
+    const gpts_batch *batch = case_batch_make(&b, c, 3);
+    float *g[2];
+    double loss[2];
+    size_t k, i, n, kind, step;
+    const int half = type == GPTS_GPU_BF16;
+    options.learning_rate = options.min_learning_rate = 1e-3; options.warmup = 0; options.dropout = 0;
+    for (k = 0; k < 2; k++) {
+        t_status(case_model(&m[k], c, NULL), GPTS_OK);
+        for (i = 0; i < m[k].n_tensors; i++) {                                /* as one_model: what bf16 holds, scores of order 1 */
+            gpts_tensor *x = &m[k].tensors[i]; size_t j;
+            const float less = x->rank == 2 && c->C > 16 ? sqrtf(16.f / (float)c->C) : 1;
+            if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = half ? of_half(to_half(less * x->data[j])) : less * x->data[j];
+        }
+        if (k && gpts_gpu_attach_precision(&m[k], 0, type) != GPTS_OK) { t_fail(__FILE__, __LINE__, m[k].error); return; }
+        t_status(gpts_trainer_init(&t[k], &m[k], &options), GPTS_OK);
+        if (gpts_trainer_accumulate(&t[k], batch, &loss[k]) != GPTS_OK) { t_fail(__FILE__, __LINE__, t[k].error); return; }
+        g[k] = block_of(&t[k], t[k].gradients);
+    }
+    for (kind = 0; kind < 4; kind++) {
+        double off = 0, size = 0;
+        for (i = n = 0; i < m[0].n_tensors; i++) {
+            size_t j, at = t[0].offset[i];
+            if ((size_t)m[0].tensors[i].kind != (size_t)GPTS_P_ALPHA + kind || at == SIZE_MAX) continue;
+            t_equal(t[1].offset[i], at);
+            for (j = 0; j < m[0].tensors[i].size; j++, n++) { double a = (double)g[0][at + j], d = (double)g[1][at + j] - a; off += d * d; size += a * a; }
+        }
+        if (!n) { t_ok(kind >= 2 && !c->near); continue; }
+        t_ok(size > 0);
+        if (t_state.filters && !light) printf("  %s (%s): gradient of %s %.1e\n", c->name, half ? "bf16" : "fp32", name[kind], sqrt(off / size));
+        if (!(sqrt(off / size) <= (half ? 6e-2 : 1e-4))) { char text[200]; snprintf(text, sizeof text, "%s (%s): gradient of %s off by %.1e", c->name, half ? "bf16" : "fp32", name[kind], sqrt(off / size)); t_fail(__FILE__, __LINE__, text); }
+    }
+    for (k = 0; k < 2; k++) {
+        t_status(gpts_trainer_apply(&t[k], NULL), GPTS_OK);
+        for (step = 0; step < 2; step++) { t_status(gpts_trainer_accumulate(&t[k], batch, NULL), GPTS_OK); t_status(gpts_trainer_apply(&t[k], &loss[k]), GPTS_OK); }
+        t_status(gpts_model_forward(&m[k], batch, NULL, &loss[k]), GPTS_OK);
+    }
+    t_close(loss[1], loss[0], half ? 2e-2 * loss[0] : 1e-3 * loss[0]);
+    for (k = 0; k < 2; k++) { free(g[k]); gpts_trainer_free(&t[k]); gpts_model_free(&m[k]); }
+}
+static void patterns_train_as_on_the_cpu(void)
+{
+    static const model_case trained[] = {
+        { "trained_exact",  13,90, 2, 4, 256,120,ROPE,    LAYER, ERF,  0, 1, 2,85, NONE,  3, 0,0,0,0,RELU, {5,2,0},{0,0,0},  90,0,1 },
+        { "trained_linear", 13,200,2, 4, 256,120,ROPE,    LAYER, ERF,  0, 1, 2,190,NONE,  0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 160,13,1 },
+        { "trained_left",   13,90, 2, 4, 8, 12,  ROPE,    LAYER, ERF,  0, 1, 3,83, LEFT,  0, 0,0,0,0,RELU, {5,14,0},{0,0,0}, 16,3,1 },
+        { "trained_right",  13,62, 2, 3, 15,12,  LEARNED, LAYER, TANH, 1, 1, 3,61, RIGHT, 4, 0,0,0,0,RELU, {5,6,0},{0,0,0},  62,0,1 },
+        { "trained_short",  13,9,  1, 2, 8, 12,  LEARNED, LAYER, TANH, 1, 1, 2,3,  NONE,  0, 0,0,0,0,RELU, {3,0,0},{0,0,0},  9,1,1 } };
+    size_t i;
+    for (i = 0; i < sizeof trained / sizeof *trained; i++) {
+        patterns_at(&trained[i], GPTS_GPU_F32);
+        patterns_at(&trained[i], GPTS_GPU_BF16);
+    }
+}
+
 /* ---- training ---- */
 enum { RUN_B = 8, RUN_T = 64, RUN_V = 128 };
 static uint16_t *story_tokens(size_t *n)
@@ -598,6 +660,7 @@ int main(int argc, char **argv)
     T(operations_bf16_E1_to_O2);
     T(models_fp32);
     T(models_bf16);
+    T(patterns_train_as_on_the_cpu);
     T(training_tracks_the_cpu);
     T(freezing_in_mid_run_equals_the_cpu);
     T(every_replacement_equals_the_cpu);
