@@ -1,9 +1,9 @@
 /* bench_ranks.c - training on several GPUs: an update alone and together, what communication costs, and whether the losses are those of one.
 
      torchrun --nproc-per-node=2 --no-python build/tests/gpu/bench_ranks [--layers=12 --heads=12 --width=768 --T=4096 --B=8 --accum=8]
-                                                       [--rounds=3] [--arms=ordinary,linear25,linear50] [--bf16] [--parity]
+                                                       [--rounds=5] [--arms=ordinary,linear25,linear50] [--bf16] [--parity]
 
-   Every process first trains alone, on its own GPU and all at the same time, then together, with as many windows each.  `efficiency` is
+   Every process trains alone, on its own GPU and all at the same time, and together, with as many windows each, by turns.  `efficiency` is
    the one time over the other; `gradients` and `weights` are the two exchanges with nothing beside them; `hidden` is the part of both
    that the update does not show.  `after backward`: the exchange does not begin before the last layer is done.
    --parity: 50 updates of one global batch, replacing a quarter of the heads after 25: by one process, by one with other rounding (half
@@ -16,7 +16,7 @@
 #include <time.h>
 
 enum { MOST = 64, V = 50304 };
-static int L = 12, H = 12, C = 768, accum = 8, rounds = 3, type = GPTS_GPU_F32, parity = 0;
+static int L = 12, H = 12, C = 768, accum = 8, rounds = 5, type = GPTS_GPU_F32, parity = 0;
 static size_t T = 4096, B = 8;
 static gpts_ranks ranks;
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec; }
@@ -88,78 +88,72 @@ static double update(gpts_trainer *t, const int32_t *tokens, int batches)
     need(gpts_trainer_apply(t, &loss) == GPTS_OK, t->error);
     return loss;
 }
-/* milliseconds of an update, of the slowest rank: median of the rounds, after two more */
+/* milliseconds of one update, of the slowest rank */
 static double timed(gpts_trainer *t, const int32_t *tokens)
 {
-    double ms[MOST];
-    int r;
-    update(t, tokens, accum); update(t, tokens, accum);
+    double from;
     cudaDeviceSynchronize();
     slowest(0);
-    for (r = 0; r < rounds; r++) {
-        double from = now();
-        update(t, tokens, accum);
-        cudaDeviceSynchronize();
-        ms[r] = slowest(1e3 * (now() - from));
-    }
-    qsort(ms, (size_t)rounds, sizeof *ms, ascending);
-    return ms[rounds / 2];
+    from = now();
+    update(t, tokens, accum);
+    cudaDeviceSynchronize();
+    return slowest(1e3 * (now() - from));
 }
+static double median(double *x, int n) { qsort(x, (size_t)n, sizeof *x, ascending); return x[n / 2]; }
 
+/* One trainer stays alone, one trains with the others; they take turns, since the cards slow down as they warm up. */
 static void bench(int percent)
 {
-    gpts_model m;
-    gpts_trainer t;
+    enum { ALONE, TOGETHER, AFTER, WAYS };                        /* AFTER: the exchange waits for the whole backward */
+    gpts_model m[2];
+    gpts_trainer t[2];
     gpts_train_options o = gpts_train_options_default();
     gpts_rng rng = { 3, (uint64_t)ranks.rank << 32 };
     int32_t *tokens = (int32_t *)malloc((B * T + 1) * sizeof *tokens), l;
-    size_t i, frozen, before, after, together, total, begin, end;
-    double alone, joined, late, reduce[5], publish[5];
+    size_t i, frozen = 0, free_before[3], total, begin, end;
+    double ms[WAYS][MOST], reduce[5], publish[5], at[WAYS], gib[2];
     char error[GPTS_ERROR_BYTES], name[32];
+    int k, r, models = ranks.size > 1 ? 2 : 1, ways = ranks.size > 1 ? WAYS : 1;
     for (i = 0; i <= B * T; i++) tokens[i] = (int32_t)gpts_rng_below(&rng, V);
-    memset(&m, 0, sizeof m); memset(&t, 0, sizeof t);
+    memset(m, 0, sizeof m); memset(t, 0, sizeof t);
     cudaSetDevice(ranks.device);
-    frozen = model_make(&m, percent);
-    cudaMemGetInfo(&before, &total);
-    need(gpts_gpu_attach(&m, ranks.device) == GPTS_OK, m.error);
-    need(gpts_trainer_init(&t, &m, &o) == GPTS_OK, t.error);
-    alone = timed(&t, tokens);
-    cudaMemGetInfo(&after, &total);
+    for (k = 0; k < models; k++) {
+        cudaMemGetInfo(&free_before[k], &total);
+        frozen = model_make(&m[k], percent);
+        need(gpts_gpu_attach(&m[k], ranks.device) == GPTS_OK, m[k].error);
+        need(gpts_trainer_init(&t[k], &m[k], &o) == GPTS_OK, t[k].error);
+        if (k) { t[k].options.batches = (uint64_t)accum; need(gpts_trainer_ranks(&t[k], &ranks) == GPTS_OK, t[k].error); }
+        timed(&t[k], tokens); timed(&t[k], tokens);
+        cudaMemGetInfo(&free_before[k + 1], &total);
+        gib[k] = (double)(free_before[k] - free_before[k + 1]) / 1073741824.0;
+    }
+    for (r = 0; r < rounds; r++) for (k = 0; k < ways; k++) {
+        if (k) t[1].options.batches = k == TOGETHER ? (uint64_t)accum : 0;
+        ms[k][r] = timed(&t[k > 0], tokens);
+    }
+    for (k = 0; k < ways; k++) at[k] = median(ms[k], rounds);
     snprintf(name, sizeof name, percent ? "linear%d" : "ordinary", percent);
-    if (first()) printf("  %-9s %d of %d heads static; alone %.1f ms an update, %.0f tokens/s, %.2f GiB\n", name, (int)frozen, L * H, alone, (double)(B * T) * accum / alone * 1e3,
-                        (double)(before - after) / 1073741824.0);
-    if (ranks.size > 1) {
-        /* every rank went its own way: the same weights again */
-        gpts_trainer_free(&t);
-        gpts_model_free(&m);
-        model_make(&m, percent);
-        need(gpts_gpu_attach(&m, ranks.device) == GPTS_OK && gpts_trainer_init(&t, &m, &o) == GPTS_OK, "a second model");
-        t.options.batches = (uint64_t)accum;
-        need(gpts_trainer_ranks(&t, &ranks) == GPTS_OK, t.error);
-        joined = timed(&t, tokens);
-        cudaMemGetInfo(&together, &total);
-        t.options.batches = 0;
-        late = timed(&t, tokens);
-        gptsi_trainer_stretch(&t, ranks.rank, &begin, &end);
+    if (first()) printf("  %-9s %d of %d heads static; alone %.1f ms an update, %.0f tokens/s, %.2f GiB\n", name, (int)frozen, L * H, at[ALONE],
+                        (double)(B * T) * accum / at[ALONE] * 1e3, gib[0]);
+    if (models > 1) {
+        gptsi_trainer_stretch(&t[1], ranks.rank, &begin, &end);
         for (i = 0; i < 5; i++) {
             double from;
             cudaDeviceSynchronize(); slowest(0);
             from = now();
-            for (l = (int32_t)L; l >= -1; l--) gptsi_trainer_hand_over(&t, l);
+            for (l = (int32_t)L; l >= -1; l--) gptsi_trainer_hand_over(&t[1], l);
             need(ranks.wait(ranks.context, error) == GPTS_OK, error);
             reduce[i] = slowest(1e3 * (now() - from));
             cudaDeviceSynchronize(); slowest(0);
             from = now();
-            need(gptsi_trainer_publish(&t, begin, end) == GPTS_OK, t.error);
+            need(gptsi_trainer_publish(&t[1], begin, end) == GPTS_OK, t[1].error);
             publish[i] = slowest(1e3 * (now() - from));
         }
-        qsort(reduce, 5, sizeof(double), ascending); qsort(publish, 5, sizeof(double), ascending);
         if (first()) printf("  %-9s together %.1f ms, %.0f tokens/s of %d GPUs, efficiency %.4f, %.2f GiB; after backward %.1f ms; gradients %.2f ms + weights %.2f ms alone, hidden %.0f %%\n", name,
-                            joined, (double)(B * T) * accum * ranks.size / joined * 1e3, ranks.size, alone / joined, (double)(before - together) / 1073741824.0, late,
-                            reduce[2], publish[2], 100 * (1 - (joined - alone) / (reduce[2] + publish[2])));
+                            at[TOGETHER], (double)(B * T) * accum * ranks.size / at[TOGETHER] * 1e3, ranks.size, at[ALONE] / at[TOGETHER], gib[1], at[AFTER],
+                            median(reduce, 5), median(publish, 5), 100 * (1 - (at[TOGETHER] - at[ALONE]) / (reduce[2] + publish[2])));
     }
-    gpts_trainer_free(&t);
-    gpts_model_free(&m);
+    for (k = 0; k < models; k++) { gpts_trainer_free(&t[k]); gpts_model_free(&m[k]); }
     free(tokens);
 }
 
