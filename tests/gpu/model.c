@@ -374,9 +374,9 @@ static void patterns_train_as_on_the_cpu(void)
         { "trained_right",  13,62, 2, 3, 15,12,  LEARNED, LAYER, TANH, 1, 1, 3,61, RIGHT, 4, 0,0,0,0,RELU, {5,6,0},{0,0,0},  62,0,1 },
         { "trained_short",  13,9,  1, 2, 8, 12,  LEARNED, LAYER, TANH, 1, 1, 2,3,  NONE,  0, 0,0,0,0,RELU, {3,0,0},{0,0,0},  9,1,1 } };
     size_t i;
-    for (i = 0; i < sizeof trained / sizeof *trained; i++) {
+    for (i = light ? 2 : 0; i < sizeof trained / sizeof *trained; i++) {
         patterns_at(&trained[i], GPTS_GPU_F32);
-        patterns_at(&trained[i], GPTS_GPU_BF16);
+        if (trained[i].C > 16) patterns_at(&trained[i], GPTS_GPU_BF16);       /* in heads of few channels y's roundings are of the size of the sums */
     }
 }
 
