@@ -34,7 +34,7 @@ long)
     build/tests/gpu/bench_infer --T=16384 --B=1 $models ;;
 small)
     build/freeze_heads --gpu $text --out "$out/small" --json "$out/small.json" --layers 6 --heads 6 --width 384 --position rope --activation gelu \
-        --context 1024 --batch 64 --updates "${UPDATES:-400}" --lr 1e-3 --min-lr 1e-4 --beta2 0.95 --sequences 32 --eval-windows 256 --seeds 1337,1338,1339 \
+        --context 1024 --batch 64 --updates "${UPDATES:-400}" --lr 1e-3 --min-lr 1e-4 --beta2 0.95 --sequences 32 --eval-windows 256 --seeds "${SEEDS:-1337,1338,1339}" \
         --arms "${ARMS:-ordinary,order,linear25,exact25,prune25,taylor25,uniform25,random25,loss25,linear50}" ;;
 approximators)
     fit="--gpu --out $out/approximators"
