@@ -660,17 +660,16 @@ __device__ __forceinline__ void barrier_expect(uint64_t *bar, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(shared_address(bar)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_arrive(uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(shared_address(bar)) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity)
+__device__ __forceinline__ void barrier_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(bar) : "memory"); }
+__device__ __forceinline__ void barrier_wait(uint32_t bar, uint32_t parity)
 {
     uint32_t done = 0;
     while (!done)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done) : "r"(shared_address(bar)), "r"(parity) : "memory");
+                     : "=r"(done) : "r"(bar), "r"(parity) : "memory");
 }
+__device__ __forceinline__ void barrier_arrive(uint64_t *bar) { barrier_arrive(shared_address(bar)); }
+__device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) { barrier_wait(shared_address(bar), parity); }
 /* A warp is done with a slot: one arrival a warp, after all its lanes' reads (barrier_done: no lane passes a wgmma alone, and one lies
    between).  racecheck does not follow a read through the warp to the lane that arrives, so a build with GPTS_GPU_EVERY_LANE lets all
    of them do so. */
@@ -679,8 +678,8 @@ enum { ARRIVALS = 32 };
 #else
 enum { ARRIVALS = 1 };
 #endif
-__device__ __forceinline__ void barrier_done(uint64_t *bar) { if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
-__device__ __forceinline__ void barrier_release(uint64_t *bar) { __syncwarp(); if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
+template <class Bar> __device__ __forceinline__ void barrier_done(Bar bar) { if (ARRIVALS == 32 || threadIdx.x % 32 == 0) barrier_arrive(bar); }
+template <class Bar> __device__ __forceinline__ void barrier_release(Bar bar) { __syncwarp(); barrier_done(bar); }
 __device__ __forceinline__ void barrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void group_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 
@@ -1332,9 +1331,9 @@ template <int WG> struct Draw {
 /* Warpgroups take turns at queueing products, so that one's exponentials run under another's products (ping-pong). */
 template <int WG> struct Turns {
     int group;
-    __device__ Turns(int group) : group(group) { if (group == WG - 1) group_arrive(1, 256); }
-    __device__ __forceinline__ void begin() const { group_sync(1 + group, 256); }
-    __device__ __forceinline__ void end() const { group_arrive(1 + (group + 1) % WG, 256); }
+    __device__ Turns(int group) : group(group) { if (WG > 1 && group == WG - 1) group_arrive(1, 256); }
+    __device__ __forceinline__ void begin() const { if (WG > 1) group_sync(1 + group, 256); }
+    __device__ __forceinline__ void end() const { if (WG > 1) group_arrive(1 + (group + 1) % WG, 256); }
 };
 template <class T> __device__ __forceinline__ T *aligned_shared(T *p) { return (T *)(((uintptr_t)p + 1023) / 1024 * 1024); }
 
@@ -1353,10 +1352,11 @@ template <int STAGES> struct Ring {
 
 /* card  forward (A1) on tensor cores: a block owns 64 WG rows; one warp copies keys and values ahead of WG warpgroups, each of which
          keeps its scores, weights and sums in registers.  The scores of tile n are computed while tile n + 1's weights multiply
-         its values.  Tiles run from the diagonal to key 0: only the first one is masked, and every row sees a key in it.      */
+         its values.  Tiles run from the diagonal to key 0: only the first one is masked, and every row sees a key in it.
+         WG = 1: two blocks a processor, one's exponentials under the other's products.                                        */
 template <class E, int DP, int WG>
-__global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_constant__ Live a, const __grid_constant__ CUtensorMap mq,
-                                                                 const __grid_constant__ CUtensorMap mk, const __grid_constant__ CUtensorMap mv)
+__global__ __launch_bounds__(128 * (WG + 1), WG == 1 ? 2 : 1) void live_forward(const __grid_constant__ Live a,
+        const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk, const __grid_constant__ CUtensorMap mv)
 {
 #if HOPPER
     enum { M = 64 * WG, N = 128, STAGES = 2, TILE = N * DP * 2, SW = Panels<DP>::SW };
@@ -1394,7 +1394,7 @@ __global__ __launch_bounds__(128 * (WG + 1), 1) void live_forward(const __grid_c
             }
         return;
     }
-    registers_up<WG == 3 ? 160 : 240>();
+    registers_up<WG == 3 ? 160 : WG == 2 ? 240 : 216>();
     const Turns<WG> turns(group);
     const int row = threadIdx.x / 32 % 4 * 16 + lane / 4;
     const uint32_t q = descriptor_low(shared_address(Q) + 64 * group * SW, 16), k = descriptor_low(shared_address(K), 16),
@@ -1765,6 +1765,13 @@ struct Static {
 enum { SM = 128, SK = 64, FAR_ROWS = 2 * MAX_R };
 enum { SHORT = 512 };                      /* up to here a linear head is cheaper by its tiles alone */
 
+/* addresses in shared memory, kept in a register, and reads by them: the compiler sees neither that a ring is shared memory nor where it begins */
+__device__ __forceinline__ uint32_t kept_address(const void *p) { uint32_t x = shared_address(p); asm volatile("" : "+r"(x)); return x; }
+__device__ __forceinline__ float shared_one(uint32_t p) { float x; asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(p) : "memory"); return x; }
+__device__ __forceinline__ float2 shared_two(uint32_t p)
+{
+    float2 x; asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(p) : "memory"); return x;
+}
 template <class E, int DP, int NB, bool ADJOINT>
 __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv,
                                                        const __grid_constant__ CUtensorMap ms)
@@ -1782,6 +1789,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
     }
     __syncthreads();
     let_next_start(); wait_for_previous();
+    const uint32_t at_ring = kept_address(ring), at_full = kept_address(full), at_empty = kept_address(empty);
     /* item -> head, block of rows, sequences (linear: neighbours in time, who read the same rows; exact: the longest first); and the
        range [t0, t1) that it reads, far: states too */
     int h, block, b0, far; int64_t i0, t0, t1;
@@ -1830,14 +1838,15 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         const int p = a.heads.slot[h];
         const float *factor = (ADJOINT ? a.pre.col : a.pre.row) + p * a.pre.Tp + i0 + row;
         const float f0 = factor[0], f1 = factor[8];
-        auto cells = [&](const char *slot, uint32_t (&A)[16]) {
-            const float *w = (const float *)(slot + TILE) + origin; const float2 *c = (const float2 *)(slot + TILE + 768) + lane % 4;
-            enum { S = ADJOINT ? 1 : -1 };                                       /* w runs along a row by S per column */
-            float2 back = make_float2(w[-8 * S], w[-8 * S + S]);
+        auto cells = [&](uint32_t slot, uint32_t (&A)[16]) {
+            enum { S = ADJOINT ? 4 : -4 };                                       /* bytes: w runs along a row by S per column */
+            const uint32_t w = slot + TILE + origin * 4, c = slot + TILE + 768 + lane % 4 * 8;
+            float2 back = make_float2(shared_one(w - 8 * S), shared_one(w - 7 * S));
 #pragma unroll
             for (int kk = 0; kk < SK / 16; kk++) {
-                const float *u = w + 16 * kk * S;
-                const float2 here = make_float2(u[0], u[S]), ahead = make_float2(u[8 * S], u[9 * S]), cl = c[8 * kk], ch = c[8 * kk + 4];
+                const uint32_t u = w + 16 * kk * S;
+                const float2 here = make_float2(shared_one(u), shared_one(u + S)), ahead = make_float2(shared_one(u + 8 * S), shared_one(u + 9 * S)),
+                    cl = shared_two(c + 64 * kk), ch = shared_two(c + 64 * kk + 32);
                 A[4 * kk]     = pack<E>(here.x * cl.x * f0, here.y * cl.y * f0);
                 A[4 * kk + 1] = pack<E>(back.x * cl.x * f1, back.y * cl.y * f1);
                 A[4 * kk + 2] = pack<E>(ahead.x * ch.x * f0, ahead.y * ch.y * f0);
@@ -1850,20 +1859,20 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         int keep = 0, pending = -1; bool odd = false;
         auto tile = [&](int64_t t, uint32_t (&A)[16]) {
             const int s = x % STAGES;
-            barrier_wait(&full[s], x / STAGES % 2);
-            if (skipped(t)) { barrier_done(&empty[s]); x++; return; }
-            cells(ring + s * SLOT, A);
+            barrier_wait(at_full + s * 8, x / STAGES % 2);
+            if (skipped(t)) { barrier_done(at_empty + s * 8); x++; return; }
+            cells(at_ring + s * SLOT, A);
             wgmma_wait<0>();
-            if (pending >= 0) barrier_done(&empty[pending]);
+            if (pending >= 0) barrier_done(at_empty + pending * 8);
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
-            product_values<E, N, SK, P::SW>(acc, A, descriptor_low(shared_address(ring + s * SLOT), SK * P::SW), keep);
+            product_values<E, N, SK, P::SW>(acc, A, descriptor_low(at_ring + s * SLOT, SK * P::SW), keep);
             wgmma_commit();
             keep = 1; pending = s; x++;
         };
         for (int64_t t = t0; t < t1; t += SK, odd = !odd)
             if (odd) tile(t, A[1]); else tile(t, A[0]);
         wgmma_wait<0>();
-        if (pending >= 0) barrier_done(&empty[pending]);
+        if (pending >= 0) barrier_done(at_empty + pending * 8);
         if (far) {
             const int s = x % STAGES, n = ADJOINT ? 127 - row : row, step = ADJOINT ? -8 : 8;
             const float *table = a.pre.far + p * MAX_R * LAM + 2 * (lane % 4) * LAM + n;
@@ -1874,14 +1883,14 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
                 F[2 * e] = F[4 + 2 * e] = pack<bf16>(u[0] * f0, u[LAM] * f0);
                 F[2 * e + 1] = F[4 + 2 * e + 1] = pack<bf16>(u[step] * f1, u[LAM + step] * f1);
             }
-            barrier_wait(&full[s], x / STAGES % 2);
-            const uint32_t states = descriptor_low(shared_address(ring + s * SLOT), far_rows * P::SW); const bool few = a.terms == 8;
+            barrier_wait(at_full + s * 8, x / STAGES % 2);
+            const uint32_t states = descriptor_low(at_ring + s * SLOT, far_rows * P::SW); const bool few = a.terms == 8;
             if (few) { F[2] = F[0]; F[3] = F[1]; F[4] = F[5] = F[6] = F[7] = 0; }        /* high parts and rests in one step; the other adds zeros */
             wgmma_fence();
             wgmma_rs<bf16, N>(acc, F, descriptor<P::SW>(states), keep);
             wgmma_rs<bf16, N>(acc, F + 4, descriptor<P::SW>(states + (few ? 0 : P::SW)), 1);
             wgmma_commit(); wgmma_wait<0>();
-            barrier_done(&empty[s]);
+            barrier_done(at_empty + s * 8);
             x++;
         }
         wgmma_hold(acc);
@@ -1897,6 +1906,23 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         }
     }
 #endif
+}
+
+/* mma m16n8k16 of bf16 weights and values; a value in fp16 is the sum of two in bf16 */
+template <class E> __device__ __forceinline__ void states_product(float (&d)[4], const uint32_t (&A)[4], uint32_t u, uint32_t w)
+{
+    auto mma = [&](uint32_t b0, uint32_t b1) {
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "r"(b0), "r"(b1));
+    };
+    if constexpr (is_bf16<E>::value) mma(u, w);
+    else {
+        const float2 f = __half22float2(*(const __half2 *)&u), g = __half22float2(*(const __half2 *)&w);
+        const uint32_t fh = pack<bf16>(f.x, f.y), gh = pack<bf16>(g.x, g.y);
+        const float2 r = __bfloat1622float2(*(const __nv_bfloat162 *)&fh), t = __bfloat1622float2(*(const __nv_bfloat162 *)&gh);
+        mma(fh, gh);
+        mma(pack<bf16>(f.x - r.x, f.y - r.y), pack<bf16>(g.x - t.x, g.y - t.y));
+    }
 }
 
 /* card  the states' inputs (P4): sums[h,b,block,r,:] = sum over the block's 128 keys k of decay_r^(127-k) col[k] v[k], block shifted by Wc
@@ -1930,14 +1956,10 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
             for (int e = 0; e < 2; e++) {
                 const int k = 16 * kk + 8 * e + 2 * (lane % 4), n = ADJOINT ? k : 127 - k, m = ADJOINT ? k + 1 : 126 - k;
                 const float u = k0 + k >= 0 && k0 + k < a.T ? c[k0 + k] : 0.f, w = k0 + k + 1 >= 0 && k0 + k + 1 < a.T ? c[k0 + k + 1] : 0.f;
-                A[kk][2 * e] = pack<bf16>(lam[n] * u, lam[m] * w);
-                A[kk][2 * e + 1] = pack<bf16>(lam[8 * LAM + n] * u, lam[8 * LAM + m] * w);
+                A[kk][2 * e] = pack<bf16>(lam[n] * u, lam[m] * w); A[kk][2 * e + 1] = 0;
+                if (a.terms > 8) A[kk][2 * e + 1] = pack<bf16>(lam[8 * LAM + n] * u, lam[8 * LAM + m] * w);
             }
     }
-    auto mma = [](float (&d)[4], const uint32_t (&A)[4], uint32_t b0, uint32_t b1) {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "r"(b0), "r"(b1));
-    };
     for (int64_t b = b0; b < b1; b++) {
         const int buffer = int(b - b0) % 2;
         if (b + 1 < b1) { fetch(b + 1, buffer ^ 1); asm volatile("cp.async.wait_group 1;" ::: "memory"); }
@@ -1951,14 +1973,7 @@ __global__ __launch_bounds__(128) void static_sums(const __grid_constant__ Stati
                 uint32_t u, w;
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(u), "=r"(w)
                              : "r"(shared_address(raw + buffer * TILE + (16 * kk + lane % 16) * STRIDE + (warp * NT + n) * 16)) : "memory");
-                if constexpr (is_bf16<E>::value) mma(d[n], A[kk], u, w);
-                else {                                                           /* an fp16 value is the sum of two bf16 ones */
-                    float2 f = __half22float2(*(const __half2 *)&u), g = __half22float2(*(const __half2 *)&w);
-                    uint32_t fh = pack<bf16>(f.x, f.y), gh = pack<bf16>(g.x, g.y);
-                    float2 r = __bfloat1622float2(*(const __nv_bfloat162 *)&fh), t = __bfloat1622float2(*(const __nv_bfloat162 *)&gh);
-                    mma(d[n], A[kk], fh, gh);
-                    mma(d[n], A[kk], pack<bf16>(f.x - r.x, f.y - r.y), pack<bf16>(g.x - t.x, g.y - t.y));
-                }
+                states_product<E>(d[n], A[kk], u, w);
             }
         float *to = a.sums + ((int64_t(h) * a.B + b) * a.blocks + block) * a.terms * DP;
 #pragma unroll
@@ -1997,6 +2012,185 @@ template <int DP, bool ADJOINT> __global__ void static_carry(const __grid_consta
                 s = s * decay + u[e];
             }
     }
+}
+
+/* card  rows in chains (P4) (P5): what static_sums, static_carry and static_apply do for linear heads, in one pass, for batches large enough:
+         a block takes a head and NB sequences from the first position to the last.  Values are read once and stay in shared memory as
+         long as they are near; as they leave, a warpgroup of its own takes them into the states, in registers.  FEW: up to 8 terms.
+         O(T (W + R) D) as before; tests/gpu/attention.c                                                                       */
+template <int DP, int NB> struct Chain { enum { N = DP * NB, TILE = SK * N * 2, SLOTS = 196608 / TILE }; };     /* SLOTS: at least MAX_W / SK + 2 */
+template <class E, int DP, int NB, bool FEW>
+__global__ __launch_bounds__(384, 1) void static_chain(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv)
+{
+#if HOPPER
+    typedef Panels<DP> P; typedef Chain<DP, NB> C;
+    enum { N = C::N, TILE = C::TILE, SLOTS = C::SLOTS, TERMS = FEW ? 8 : MAX_R, STATES = 2 * TERMS * N * 2, NT = N / 32, HALVES = FEW ? 1 : 2 };
+    extern __shared__ char raw[];
+    __shared__ uint64_t full[SLOTS], empty[SLOTS], told[2], heard[2], ready;
+    __shared__ alignas(16) float w[MAX_W + 256], col[SLOTS][SK];                 /* w: from distance -128 on */
+    char *ring = aligned_shared(raw), *states = ring + SLOTS * TILE;
+    const int role = warpgroup(), lane = threadIdx.x % 32, h = blockIdx.x % a.heads.n, b0 = blockIdx.x / a.heads.n * NB;
+    const int p = a.heads.slot[h], Wc = a.pre.info[p].Wc;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < SLOTS; s++) { barrier_init(&full[s], 1); barrier_init(&empty[s], 12 * ARRIVALS); }
+        for (int s = 0; s < 2; s++) { barrier_init(&told[s], 4 * ARRIVALS); barrier_init(&heard[s], 8 * ARRIVALS); }
+        barrier_init(&ready, 1);
+        barrier_fence();
+    }
+    __syncthreads();
+    let_next_start(); wait_for_previous();
+    const uint32_t at_full = kept_address(full), at_empty = kept_address(empty), at_ring = kept_address(ring), at_states = kept_address(states),
+        at_col = kept_address(col), at_told = kept_address(told), at_heard = kept_address(heard);
+    auto swizzled = [](int row, int piece) { return row * P::SW + ((P::SW == 128 ? piece ^ (row & 7) : piece ^ (row >> 1 & 3)) << 4); };
+    if (role == 0) {                                                             /* one lane copies; states: rows of d are terms, columns NT groups of 8 a warp */
+        registers_down<88>();
+        auto load = [&](int x, int s, uint32_t parity) {
+            barrier_wait(at_empty + s * 8, parity); barrier_expect(&full[s], TILE + SK * 4);
+            for (int q = 0; q < P::COUNT; q++)
+                copy_tile(ring + s * TILE + q * NB * SK * P::SW, &mv, &full[s], q * P::COLUMNS, x * SK, a.heads.kept[h], b0);
+            copy_line(col[s], a.pre.col + p * a.pre.Tp + x * SK, SK * 4, &full[s]);
+        };
+        if (threadIdx.x == 0) {
+            barrier_expect(&ready, (Wc + 256) * 4); copy_line(w, a.pre.w + p * a.pre.Tw, (Wc + 256) * 4, &ready);
+            for (int x = 0; x < SLOTS && x < 2 * a.blocks; x++) load(x, x, 1);
+        }
+        __syncwarp();
+        const int first = threadIdx.x / 32 % 4 * NT * 8, r = lane / 4, c2 = 2 * (lane % 4);
+        const float *lam = a.pre.lam + (p * MAX_R + r) * LAM; const float decay[2] = { lam[SK], lam[8 * LAM + SK] };
+        float l[HALVES][SK / 16][4], d[NT][4] = {};
+#pragma unroll
+        for (int e = 0; e < HALVES; e++)
+#pragma unroll
+            for (int kk = 0; kk < SK / 16; kk++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) l[e][kk][i] = lam[e * 8 * LAM + 63 - 16 * kk - i / 2 * 8 - c2 - i % 2];
+        int turn = 0, s = 0, x = 0; uint32_t parity = 0;                         /* tile x in slot s is the next to leave */
+        for (int n = 0; n < a.blocks; n++) {
+            const int k0 = n * SM - Wc;
+            if (k0 > 0) {
+                const uint32_t to = at_states + turn % 2 * STATES + 2 * c2;
+                barrier_wait(at_heard + turn % 2 * 8, turn / 2 % 2 ^ 1);
+#pragma unroll
+                for (int g = 0; g < NT; g++) {
+                    const int c = first + 8 * g; const uint32_t panel = to + c / P::COLUMNS * 2 * TERMS * P::SW;
+#pragma unroll
+                    for (int e = 0; e < HALVES; e++) {
+                        const float x = d[g][2 * e], y = d[g][2 * e + 1]; const uint32_t high = pack<bf16>(x, y);
+                        const uint32_t rest = pack<bf16>(x - __uint_as_float(high << 16), y - __uint_as_float(high & 0xFFFF0000u));
+                        asm volatile("st.shared.u32 [%0], %1;" :: "r"(panel + swizzled(r + 8 * e, c % P::COLUMNS / 8)), "r"(high) : "memory");
+                        asm volatile("st.shared.u32 [%0], %1;" :: "r"(panel + swizzled(TERMS + r + 8 * e, c % P::COLUMNS / 8)), "r"(rest) : "memory");
+                    }
+                }
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                barrier_release(at_told + turn % 2 * 8);
+                turn++;
+            }
+            for (; x * SK < k0 + SM && n + 1 < a.blocks; x++) {
+                barrier_wait(at_full + s * 8, parity);
+#pragma unroll
+                for (int g = 0; g < NT; g++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) d[g][e] *= decay[e / 2];
+#pragma unroll
+                for (int kk = 0; kk < SK / 16; kk++) {
+                    const uint32_t c = at_col + (s * SK + 16 * kk + c2) * 4; const float2 u = shared_two(c), v = shared_two(c + 32);
+                    uint32_t A[4] = { 0, 0, 0, 0 };
+#pragma unroll
+                    for (int e = 0; e < HALVES; e++) {
+                        A[e] = pack<bf16>(l[e][kk][0] * u.x, l[e][kk][1] * u.y);
+                        A[2 + e] = pack<bf16>(l[e][kk][2] * v.x, l[e][kk][3] * v.y);
+                    }
+#pragma unroll
+                    for (int g = 0; g < NT; g++) {
+                        const int c = first + 8 * g; uint32_t b0, b1;
+                        const uint32_t from = at_ring + s * TILE + c / P::COLUMNS * SK * P::SW + swizzled(16 * kk + lane % 16, c % P::COLUMNS / 8);
+                        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(b0), "=r"(b1) : "r"(from) : "memory");
+                        states_product<E>(d[g], A, b0, b1);
+                    }
+                }
+                barrier_release(at_empty + s * 8);
+                if (threadIdx.x == 0 && x + SLOTS < 2 * a.blocks) load(x + SLOTS, s, parity);
+                __syncwarp();
+                if (++s == SLOTS) { s = 0; parity ^= 1; }
+            }
+        }
+        return;
+    }
+    registers_up<208>();
+    const int group = role - 1, row = 64 * group + threadIdx.x / 32 % 4 * 16 + lane / 4;
+    const float *factor = a.pre.row + p * a.pre.Tp + row, *table = a.pre.far + (p * MAX_R + 2 * (lane % 4)) * LAM + row;
+    const uint32_t at_w = kept_address(w) + (128 + row - 2 * (lane % 4)) * 4, at_c = at_col + lane % 4 * 8;
+    float acc[N / 2], next0 = factor[0], next1 = factor[8], far[HALVES][4]; uint32_t A[2][16];
+#pragma unroll
+    for (int e = 0; e < HALVES; e++) {
+        const float *u = table + 8 * e * LAM;
+        far[e][0] = u[0]; far[e][1] = u[LAM]; far[e][2] = u[8]; far[e][3] = u[LAM + 8];
+    }
+    int turn = 0, oldest = 0; uint32_t lap = 0;                                  /* slot and parity of the block's first tile */
+    barrier_wait(&ready, 0);
+    for (int n = 0; n < a.blocks; n++) {
+        const int i0 = n * SM, k0 = i0 - Wc; const float f0 = next0, f1 = next1;
+        next0 = factor[i0 + SM]; next1 = factor[i0 + SM + 8];                    /* tables go on beyond T */
+        int keep = 0; uint32_t F[4];
+        if (k0 > 0) {
+#pragma unroll
+            for (int e = 0; e < HALVES; e++) {
+                F[2 * e] = pack<bf16>(far[e][0] * f0, far[e][1] * f0);
+                F[2 * e + 1] = pack<bf16>(far[e][2] * f1, far[e][3] * f1);
+            }
+            if constexpr (FEW) { F[2] = F[0]; F[3] = F[1]; }                     /* high parts and rests in one step */
+            barrier_wait(at_told + turn % 2 * 8, turn / 2 % 2);
+            const uint32_t s = descriptor_low(at_states + turn % 2 * STATES, 2 * TERMS * P::SW);
+            wgmma_hold(F); wgmma_hold(acc); wgmma_fence();
+            wgmma_rs<bf16, N>(acc, F, descriptor<P::SW>(s), 0);
+            if constexpr (!FEW) wgmma_rs<bf16, N>(acc, F, descriptor<P::SW>(s + P::SW), 1);
+            wgmma_commit();
+            keep = 1;
+        }
+        const int t0 = k0 > 0 ? k0 : 0, t1 = group ? i0 + SM : i0 + SK;          /* beyond, the first rows see nothing */
+        int s = oldest, before = 0; uint32_t parity = lap;
+        auto tile = [&](int t, uint32_t (&A)[16]) {
+            barrier_wait(at_full + s * 8, parity);
+            const uint32_t u = at_w + (i0 - t) * 4, c = at_c + s * SK * 4;
+            float2 back = make_float2(shared_one(u + 32), shared_one(u + 28));
+#pragma unroll
+            for (int kk = 0; kk < SK / 16; kk++) {
+                const uint32_t v = u - 64 * kk;
+                const float2 here = make_float2(shared_one(v), shared_one(v - 4)), ahead = make_float2(shared_one(v - 32), shared_one(v - 36)),
+                    cl = shared_two(c + 64 * kk), ch = shared_two(c + 64 * kk + 32);
+                A[4 * kk]     = pack<E>(here.x * cl.x * f0, here.y * cl.y * f0);
+                A[4 * kk + 1] = pack<E>(back.x * cl.x * f1, back.y * cl.y * f1);
+                A[4 * kk + 2] = pack<E>(ahead.x * ch.x * f0, ahead.y * ch.y * f0);
+                A[4 * kk + 3] = pack<E>(here.x * ch.x * f1, here.y * ch.y * f1);
+                back = ahead;
+            }
+            wgmma_wait<0>();
+            if (t > t0 && t - SK < k0 + SM) barrier_done(at_empty + before * 8); /* the tile before this one leaves */
+            wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
+            product_values<E, N, SK, P::SW>(acc, A, descriptor_low(at_ring + s * TILE, SK * P::SW), keep);
+            wgmma_commit();
+            keep = 1; before = s;
+            if (++s == SLOTS) { s = 0; parity ^= 1; }
+        };
+        bool odd = false;
+        for (int t = t0; t < t1; t += SK, odd = !odd)
+            if (odd) tile(t, A[1]); else tile(t, A[0]);
+        wgmma_wait<0>(); wgmma_hold(acc);
+        if (t1 - SK < k0 + SM) barrier_done(at_empty + before * 8);
+        if (k0 > 0) { barrier_done(at_heard + turn % 2 * 8); turn++; }
+        for (int t = t0; t < k0 + SM; t += SK) if (++oldest == SLOTS) { oldest = 0; lap ^= 1; }
+#pragma unroll
+        for (int hh = 0; hh < 2; hh++) {
+            const int64_t t = i0 + row + 8 * hh; E *to = at<E>(a.out, b0, t, a.heads.kept[h]);
+#pragma unroll
+            for (int b = 0; b < NB; b++, to += a.out.b)
+#pragma unroll
+                for (int q = 0; q < P::COUNT; q++)
+                    store_row<E, P::COLUMNS>(acc + (q * NB + b) * (P::COLUMNS / 2), hh, 1.f, t < a.T && b0 + b < a.B ? to : (E *)0,
+                                             q * P::COLUMNS, a.D);
+        }
+    }
+#endif
 }
 
 /* ==== @@CALL ============================================================================================================= */
@@ -2198,17 +2392,22 @@ template <class E, int DP> cudaError_t live_run(const gpts_gpu_attention *a, con
     l.counter = (int *)(work + p.counters);
     l.lse2 = (float *)(work + p.stats); l.delta = l.lse2 + a->B * p.U * l.T64;
     const int64_t heads = a->B * p.U, processors = processor_count();
-    auto blocks = [&](int M, int tensors) {
+    auto blocks = [&](int M, int tensors, int per = 1) {                         /* per: blocks a processor */
         const int64_t fit = (32 << 20) / (a->T * DP * 2 * tensors);
         l.blocks = (int)((a->T + M - 1) / M); l.shift = (int)(l.blocks * M - l.T64); 
         const int64_t groups = (heads + (fit < 1 ? 1 : fit) - 1) / (fit < 1 ? 1 : fit); l.group = (int)((heads + groups - 1) / groups);
-        return heads * l.blocks < processors ? heads * l.blocks : processors;
+        return heads * l.blocks < per * processors ? heads * l.blocks : per * processors;
     };
     CUtensorMap mq, mk, mv, mg;
     auto map = [&](CUtensorMap &m, const Tensor &x, int H, int rows) { return make_map(&m, a->type, x, a->B, a->T, H, a->D, DP, rows, 1); };
     constexpr int WG = DP == 64 ? 3 : 2;
     if (!backward) {
         if (!map(mq, q, p.U, 64) || !map(mk, k, p.U, 128) || !map(mv, a->v, p.kept, 128)) return (cudaError_t)MAP_FAILED;
+        if constexpr (DP == 64)                                                  /* too few items for the GPU: smaller ones, two blocks a processor */
+            if (heads * ((a->T + 64 * WG - 1) / (64 * WG)) <= processors) {
+                const int64_t grid = blocks(64, 2, 2);
+                return launch(live_forward<E, DP, 1>, grid, 256, (64 + 4 * 128) * DP * 2 + 1024, stream, follows, l, mq, mk, mv);
+            }
         const int64_t grid = blocks(64 * WG, 2);
         return launch(live_forward<E, DP, WG>, grid, 128 * (WG + 1), (64 * WG + 4 * 128) * DP * 2 + 1024, stream, follows, l, mq, mk, mv);
     }
@@ -2251,6 +2450,23 @@ cudaError_t static_launch(const gpts_gpu_attention *a, const Plan &p, Static s, 
     follows = true;
     return e;
 }
+/* whether a block takes a linear head and NB sequences from end to end: when these are enough for half of the processors, or for a third
+   where live heads take the others */
+bool in_chains(const gpts_gpu_attention *a, const Plan &p, int NB)
+{
+    return a->T > SM && (p.live.n ? 3 : 2) * p.linear.n * ((a->B + NB - 1) / NB) >= processor_count();
+}
+template <class E, int DP, int NB, bool FEW>
+cudaError_t chain_launch(const gpts_gpu_attention *a, const Plan &p, Static s, bool &follows, cudaStream_t stream)
+{
+    typedef Chain<DP, NB> C; CUtensorMap mv;
+    s.heads = p.linear;
+    if (!make_map(&mv, a->type, s.in, a->B, a->T, p.kept, a->D, DP, SK, NB, true)) return (cudaError_t)MAP_FAILED;
+    const cudaError_t e = launch(static_chain<E, DP, NB, FEW>, p.linear.n * ((a->B + NB - 1) / NB), 384,
+                                 C::SLOTS * C::TILE + (FEW ? 16 : FAR_ROWS) * C::N * 4 + 1024, stream, follows, s, mv);
+    follows = true;
+    return e;
+}
 template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_attention *a, const Plan &p, const Prepared &pre,
                                                                 bool &follows, cudaStream_t stream)
 {
@@ -2261,6 +2477,14 @@ template <class E, int DP, bool ADJOINT> cudaError_t static_run(const gpts_gpu_a
     cudaError_t e;
     for (int linear = 1; linear >= 0; linear--) {
         const Heads &heads = linear ? p.linear : p.exact;
+        if constexpr (!ADJOINT) {
+            constexpr int NB = DP == 64 ? 2 : 1; const bool few = s.terms == 8;
+            if (linear && in_chains(a, p, few ? 2 * NB : NB)) {
+                e = few ? chain_launch<E, DP, 2 * NB, true>(a, p, s, follows, stream) : chain_launch<E, DP, NB, false>(a, p, s, follows, stream);
+                if (e != cudaSuccess) return e;
+                continue;
+            }
+        }
         if constexpr (DP == 64)
             e = a->B > 2 ? static_launch<E, DP, 4, ADJOINT>(a, p, s, heads, linear, follows, stream)
               : a->B > 1 ? static_launch<E, DP, 2, ADJOINT>(a, p, s, heads, linear, follows, stream)

@@ -310,6 +310,19 @@ static void long_tables_and_many_terms(void)                                    
     run_case((Case){ .kinds = "NLN", .type = 2, .D = 64, .B = 2, .T = 900, .S = 700, .W = 30, .R = 40 });
     run_case((Case){ .kinds = "NLN", .type = 0, .D = 64, .B = 1, .T = 300, .S = 200, .W = 30, .R = 40 });
 }
+static void linear_heads_in_chains(void)                                           /* heads and sequences enough for blocks that take some from end to end */
+{
+    NEED_GPU;
+    run_case((Case){ .kinds = "NNNNNNLNNNNNN", .type = 2, .D = 64, .B = 15, .T = light ? 600 : 1100, .S = 1100, .W = 256, .R = 8 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 1, .D = 64, .B = 7, .T = 700, .S = 512, .W = 100, .R = 16 });
+    if (light) return;
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 2, .D = 64, .B = 7, .T = 1100, .S = 1100, .W = 256, .R = 9 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 1, .D = 48, .B = 13, .T = 1217, .S = 1100, .W = 65, .R = 8 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNXL", .type = 2, .D = 96, .B = 7, .T = 1664, .S = 1000, .W = 64, .R = 8 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 2, .D = 128, .B = 4, .T = 1025, .S = 1025, .W = 1, .R = 12 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 1, .D = 88, .B = 8, .T = 897, .S = 900, .W = 250, .R = 3, .pad = 8 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 2, .D = 128, .B = 7, .T = 769, .S = 900, .W = 200, .R = 8 });
+}
 static void any_stride_and_scale(void)
 {
     NEED_GPU;
@@ -449,7 +462,7 @@ int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "--light")) { light = 1; argv++; argc--; }
     t_begin(argc, argv);
-    T(reference_is_the_headers); T(every_length); T(every_head_size); T(long_sequences); T(all_of_one_kind); T(past_the_pattern); T(wide_patterns); T(long_tables_and_many_terms); T(any_stride_and_scale);
+    T(reference_is_the_headers); T(every_length); T(every_head_size); T(long_sequences); T(all_of_one_kind); T(past_the_pattern); T(wide_patterns); T(long_tables_and_many_terms); T(any_stride_and_scale); T(linear_heads_in_chains);
     T(more_than_65535_heads); T(longest_sequences_and_offsets); T(same_bits_again); T(refusals_leave_outputs_untouched);
     static const char *types[] = { "fp32", "fp16", "bf16" };
     for (int i = 0; i < 3; i++) printf("  largest error of a head, %s: y %.2e  lse %.2e  dq %.2e  dk %.2e  dv %.2e\n", types[i], worst[i][0], worst[i][1], worst[i][2], worst[i][3], worst[i][4]);
