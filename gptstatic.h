@@ -4581,6 +4581,15 @@ static void gptsi_last_rows(gpts_model *m, unsigned char *x, const gpts_batch *b
     for (b = 0; b < batch->B; b++) m->ops->copy(m->device, x + b * row, x + (b * batch->T + (size_t)batch->length[b] - 1) * row, row);
 }
 
+/* whether positions past a row's end are there to be masked */
+static int gptsi_ends_early(const gpts_batch *batch)
+{
+    size_t b;
+    for (b = 0; batch->length && b < batch->B; b++)
+        if ((size_t)batch->length[b] + (batch->first ? (size_t)batch->first[b] : 0) < batch->T) return 1;
+    return 0;
+}
+
 /* one layer's attention sublayer after its norm: w->branch = what is added to the residual */
 static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *batch, const gptsi_run *run)
 {
@@ -4589,7 +4598,7 @@ static void gptsi_sublayer_forward(gpts_model *m, size_t l, const gpts_batch *ba
     gptsi_layer_work *y = &w->layers[l];
     gpts_layer *layer = &m->layers[l];
     size_t N = batch->B * batch->T, C = (size_t)m->config.n_embd, D = layer->heads.D, K = layer->heads.K, U = layer->heads.U;
-    const int32_t *first = batch->first ? w->first : NULL, *length = batch->length ? w->length : NULL;
+    const int32_t *first = batch->first ? w->first : NULL, *length = gptsi_ends_early(batch) ? w->length : NULL;
     if (layer->hidden) {                                                                             /* (Q1) */
         if (layer->window > 1 && run->step) gptsi_session_shift_window(run->session, l, y->window, y->norm1, run->step);
         else if (layer->window > 1) op->window_forward(m->device, y->window, y->norm1, first, batch->B, batch->T, C, layer->window);

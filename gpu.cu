@@ -3946,11 +3946,13 @@ template <class E> __global__ void rows_scatter(E *to, const E *from, const int3
     const int64_t c = i % width, b = i / width / T, start = first ? first[b] : 0, t = i / width % T - start, n = length ? length[b] : T - start;
     to[i] = t >= 0 && t < n ? from[(b * room + t) * width + c] : from_float<E>(0);
 }
-/* rows past the end of a sequence are 0; a block a row */
-template <class E> __global__ void rows_mask(E *x, const int32_t *length, int64_t T, int64_t width)
+/* rows past the end of a sequence are 0 */
+template <class E, int W> __global__ void rows_mask(E *x, const int32_t *length, int64_t B, int64_t T, int64_t width)
 {
-    if (int64_t(blockIdx.x % T) < length[blockIdx.x / T]) return;
-    for (int64_t c = threadIdx.x; c < width; c += blockDim.x) x[blockIdx.x * width + c] = from_float<E>(0);
+    float zero[W] = {};
+    for (int64_t b = blockIdx.y; b < B; b += gridDim.y)
+        for (int64_t i = length[b] * width / W + blockIdx.x * blockDim.x + threadIdx.x; i < T * width / W; i += gridDim.x * blockDim.x)
+            store<W>(x + b * T * width + i * W, zero);
 }
 void gather(Gpu &g, void *to, const void *from, const int32_t *first, const int32_t *length, size_t B, size_t T, int64_t room, int64_t width)
 {
@@ -3986,7 +3988,8 @@ void gpu_attention_forward(void *device, const gpts_heads *heads, void *y, gpts_
     attention_said(g, a, gpts_gpu_attention_forward(&a));
     if (first) scatter(g, y, yr, first, length, B, T, room, kept);
     else if (length) {
-        BY_TYPE(g, false, (rows_mask<E><<<(unsigned)(B * T), 128 * W, 0, g.stream>>>((E *)y, length, (int64_t)T, kept)));
+        const dim3 blocks(16, (unsigned)(B < 65535 ? B : 65535));
+        BY_TYPE(g, kept % 8 == 0, (rows_mask<E, W><<<blocks, 256, 0, g.stream>>>((E *)y, length, (int64_t)B, (int64_t)T, kept)));
     }
     launched(g, "attention_forward");
 }
@@ -4449,99 +4452,157 @@ __global__ __launch_bounds__(STEP_THREADS) void decode_heads(const __grid_consta
     for (int e = 0; e < 4 && d + e < D; e++) y[d + e] = from_float<E>(sum > 0 ? o[e] / sum : 0.f);
 }
 
-/* card  (P8) what decoding needs of a prefill: (rotated) keys and values of live heads, the last tiles of static ones ...        tests/gpu/session.c */
+/* card  (P8) what decoding needs of a prefill: (rotated) keys and values of live heads, the last tiles of static ones, and for the states of
+         linear heads sums over pieces of the positions before these, on logarithmic scales of the pieces' own:
+         parts [rows,linear heads,pieces,R,D + 2]: a term's sum, its scale and the rest of that.  A block takes a piece of FILL_ROWS
+         positions, a head and a row of the batch; bound by reading and writing; tests/gpu/session.c                               */
 struct Fill { Cached c; const void *qkv; const int32_t *length; int64_t B, T; float *parts; int pieces; };
-template <class E, int W> __global__ void fill_rows(const __grid_constant__ Fill a)
+enum { FILL_ROWS = 128, FILL_TERMS = STEP_WARPS, FILL_AHEAD = 8 };
+/* where the positions end that are in a linear head's states, after n of them */
+__device__ __forceinline__ int64_t fill_end(const Slot &h, int64_t n)
 {
-    const Cached &c = a.c; const int D = c.D, per = W == 8 ? D / 8 : 32;
-    const int64_t x = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, row = x / per, bt = row / c.K; const int piece = int(x % per);
-    if (bt >= a.B * a.T) return;
-    const Slot h = c.slots[row % c.K]; const int64_t b = bt / a.T, j = bt % a.T, n = a.length ? a.length[b] : a.T;
-    if (j >= n) return;
-    const E *from = (const E *)a.qkv + bt * (2 * c.U + c.K) * D, *k = from + (c.U + h.live) * D, *v = from + (2 * c.U + h.slot) * D;
-    const bool live = h.live >= 0;
-    E *keys = 0, *values;
-    if (live) { const int64_t at = ((b * c.U + h.live) * c.capacity + j) * D; keys = (E *)c.keys + at; values = (E *)c.values + at; }
-    else {
-        const int64_t last = (n - 1) / TILE_ROWS, first = h.linear ? (last - (last < h.reach ? last : h.reach)) * TILE_ROWS : 0;
-        if (j < first) return;
-        values = (E *)c.ring + (b * c.n * c.ring_rows + h.ring + j % h.rows) * D;
-    }
-    float y[W];
-    for (int d = piece * W; d < D; d += 32 * W) {
-        if (live) { load<W>(k + d, y); store<W>(keys + d, y); }
-        load<W>(v + d, y); store<W>(values + d, y);
-        if (W == 8) break;
-    }
-}
-/* ... and the states of linear heads before them.  First sums over pieces of FILL_ROWS positions: a block a row of the batch, a head and a
-   piece, eight terms at a time, on logarithmic scales of the pieces' own.  Then the pieces, in their order.  parts [rows,heads,pieces,R,D + 2]:
-   a term's sum, its scale and the rest of that                                                                                        */
-enum { FILL_ROWS = 512, FILL_TERMS = 8 };
-__device__ __forceinline__ int64_t fill_end(const Fill &a, const Slot &h, int64_t b)
-{
-    const int64_t n = a.length ? a.length[b] : a.T, last = (n - 1) / TILE_ROWS;
+    const int64_t last = (n - 1) / TILE_ROWS;
     return (last - (last < h.reach ? last : h.reach)) * TILE_ROWS;
 }
-template <class E> __global__ __launch_bounds__(STEP_THREADS) void fill_pieces(const __grid_constant__ Fill a)
+/* two elements as they lie in memory, and as floats */
+template <class E> struct Two { float2 x; __device__ __forceinline__ float2 floats() const { return x; } };
+template <> struct Two<bf16> { __nv_bfloat162 x; __device__ __forceinline__ float2 floats() const { return __bfloat1622float2(x); } };
+
+/* positions [from, to) of row b; k and v: of position 0, `step` apart; in pieces of P, four rows a thread on their way */
+template <class E, class P> __device__ __forceinline__ void fill_copy(const Cached &c, const Slot &h, int64_t b, int64_t from, int64_t to,
+                                                                      const E *k, const E *v, int64_t step)
 {
-    __shared__ alignas(16) float weight[FILL_ROWS][FILL_TERMS]; __shared__ float sums[STEP_WARPS][FILL_TERMS][64];
-    const Cached &c = a.c; const int D = c.D, R = c.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, linear = c.K - c.splitting;
-    const int piece = blockIdx.x % a.pieces; const int64_t item = blockIdx.x / a.pieces, b = item / linear;
-    const Slot h = c.slots[c.splitting + item % linear];
-    const int64_t t = fill_end(a, h, b), j0 = (int64_t)piece * FILL_ROWS; const int rows = int(t - j0 < FILL_ROWS ? t - j0 : FILL_ROWS);
-    if (rows <= 0) return;
-    const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp + j0;
-    float *part = a.parts + blockIdx.x * (int64_t)R * (D + 2);
-    const E *v = (const E *)a.qkv + (b * a.T + j0) * (2 * c.U + c.K) * D + (2 * c.U + h.slot) * D; const int64_t step = (int64_t)(2 * c.U + c.K) * D;
-    for (int r0 = 0; r0 < R; r0 += FILL_TERMS) {
-        for (int k = 0; k < FILL_TERMS && r0 + k < R; k++) {                     /* decay^(t-1-j) exp(alpha[j]) = weight exp(scale) */
-            const double ld = log((double)c.decay[h.fixed * R + r0 + k]), end = double(t - 1 - j0) * ld;
-            double top = -INFINITY;
-            for (int j = threadIdx.x; j < rows; j += STEP_THREADS) top = fmax(top, alpha[j] - j * ld);
-            top = block_reduce(top, largest);
-            for (int j = threadIdx.x; j < rows; j += STEP_THREADS) weight[j][k] = expf(float(alpha[j] - j * ld - top));
-            if (threadIdx.x == 0) {
-                float *scale = part + (r0 + k) * (D + 2) + D;
-                scale[0] = float(top + end); scale[1] = float(top + end - (double)scale[0]);
-            }
+    const int pieces = c.D * (int)sizeof(E) / (int)sizeof(P), groups = STEP_THREADS / pieces, group = threadIdx.x / pieces,
+        sub = threadIdx.x % pieces;
+    const P *k0 = (const P *)k + sub, *v0 = (const P *)v + sub;
+    step = step * (int64_t)sizeof(E) / (int64_t)sizeof(P);
+    if (group >= groups || from >= to) return;
+    const bool live = h.live >= 0;
+    const int64_t at = live ? (b * c.U + h.live) * c.capacity : b * c.n * c.ring_rows + h.ring;
+    P *keys = (P *)c.keys + at * pieces + sub, *values = (P *)(live ? c.values : c.ring) + at * pieces + sub, x[4], y[4];
+    for (int64_t j = from + group; j < to; j += 4 * groups) {
+#pragma unroll
+        for (int u = 0; u < 4; u++) {                                            /* past the end: the last row again */
+            const int64_t i = j + u * groups < to ? j + u * groups : to - 1;
+            y[u] = v0[i * step];
+            x[u] = live ? k0[i * step] : y[u];
         }
-        __syncthreads();
-        for (int d0 = 0; d0 < D; d0 += 64) {                                     /* two columns a lane at a time */
-            float y[FILL_TERMS][2] = {}; const int d = d0 + 2 * lane; const bool one = d < D, two = d + 1 < D;
-#pragma unroll 8
-            for (int j = warp; j < rows; j += STEP_WARPS) {
-                const E *x = v + j * step + d; const float p = one ? to_float(x[0]) : 0.f, q = two ? to_float(x[1]) : 0.f;
 #pragma unroll
-                for (int k = 0; k < FILL_TERMS; k++) { y[k][0] += weight[j][k] * p; y[k][1] += weight[j][k] * q; }
-            }
-#pragma unroll
-            for (int k = 0; k < FILL_TERMS; k++) { sums[warp][k][2 * lane] = y[k][0]; sums[warp][k][2 * lane + 1] = y[k][1]; }
-            __syncthreads();
-            for (int x = threadIdx.x; x < FILL_TERMS * 64; x += STEP_THREADS) {
-                const int k = x / 64, e = d0 + x % 64; float s = 0;
-                for (int w = 0; w < STEP_WARPS; w++) s += sums[w][k][x % 64];
-                if (r0 + k < R && e < D) part[(r0 + k) * (D + 2) + e] = s;
-            }
-            __syncthreads();
+        for (int u = 0; u < 4; u++) {
+            const int64_t i = j + u * groups;
+            if (i >= to) break;
+            if (live) keys[i * pieces] = x[u];
+            values[(live ? i : int64_t(uint32_t(i) % uint32_t(h.rows))) * pieces] = y[u];
         }
     }
 }
-/* a block a row of the batch and a head */
-__global__ void fill_states(const __grid_constant__ Fill a)
+/* the part of `rows` positions from j0 on in states that end at t; v: of position j0; eight terms at a time, a warp each, whose weights
+   may be there already */
+struct FillShared { alignas(16) float weight[FILL_ROWS][FILL_TERMS + 4], sums[STEP_WARPS][FILL_TERMS][64], scale[FILL_TERMS][2]; };
+template <class E, int W> __device__ __forceinline__ void fill_sums(const Cached &c, const Slot &h, int64_t j0, int rows, int64_t t, bool there,
+                                                                    const E *v, int64_t step, float *part, FillShared &s)
 {
-    const Cached &c = a.c; const int D = c.D, R = c.R, linear = c.K - c.splitting; const int64_t b = blockIdx.x / linear;
-    const Slot h = c.slots[c.splitting + blockIdx.x % linear];
-    const int pieces = int((fill_end(a, h, b) + FILL_ROWS - 1) / FILL_ROWS);
-    if (pieces <= 0) return;
-    const float *part = a.parts + blockIdx.x * (int64_t)a.pieces * R * (D + 2); float *state = c.state + (b * c.n + h.fixed) * c.state_size;
-    for (int x = threadIdx.x; x < R * D; x += blockDim.x) {
-        const float *from = part + x / D * (D + 2); const int64_t step = (int64_t)R * (D + 2); double top = -INFINITY; float y = 0;
-        auto scale = [&](int n) { return (double)from[n * step + D] + (double)from[n * step + D + 1]; };
-        for (int n = 0; n < pieces; n++) top = fmax(top, scale(n));
-        for (int n = 0; n < pieces; n++) y += expf(float(scale(n) - top)) * from[n * step + x % D];
-        state[2 * R + x] = y;
-        if (x % D == 0) { state[2 * (x / D)] = (float)top; state[2 * (x / D) + 1] = float(top - (double)(float)top); }
+    const int D = c.D, R = c.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const float *alpha = c.pre.alpha + h.fixed * c.pre.Tp + j0;
+    for (int r0 = 0; r0 < R; r0 += FILL_TERMS)
+        for (int d0 = 0; d0 < D; d0 += 64) {                                     /* two columns a lane at a time */
+            Two<E> x[FILL_AHEAD]; float y[FILL_TERMS][2] = {}; const int d = d0 + 2 * lane;
+            auto load = [&](int n) {
+#pragma unroll
+                for (int i = 0; i < FILL_AHEAD; i++) {
+                    const int j = STEP_WARPS * (n + i) + warp; const E *from = v + j * step + d;
+                    x[i] = Two<E>{};
+                    if constexpr (W == 8) { if (j < rows && d < D) x[i] = *(const Two<E> *)from; }
+                    else {
+                        if (j < rows && d < D) ((E *)&x[i])[0] = from[0];
+                        if (j < rows && d + 1 < D) ((E *)&x[i])[1] = from[1];
+                    }
+                }
+            };
+            load(0);
+            if (d0 == 0 && r0 + warp < R && !(there && R <= FILL_TERMS)) {       /* decay^(t-1-j) exp(alpha[j]) = weight exp(scale) */
+                const double ld = log((double)c.decay[h.fixed * R + r0 + warp]); double e[FILL_ROWS / 32], top = -INFINITY;
+#pragma unroll
+                for (int i = 0; i < FILL_ROWS / 32; i++) {
+                    const int j = 32 * i + lane;
+                    e[i] = j < rows ? double(alpha[j]) + double(t - 1 - j0 - j) * ld : -INFINITY;
+                    top = fmax(top, e[i]);
+                }
+                for (int m = 16; m; m >>= 1) top = fmax(top, __shfl_xor_sync(~0u, top, m));
+#pragma unroll
+                for (int i = 0; i < FILL_ROWS / 32; i++) s.weight[32 * i + lane][warp] = expf(float(e[i] - top));
+                if (lane == 0) { s.scale[warp][0] = (float)top; s.scale[warp][1] = float(top - (double)(float)top); }
+            }
+            __syncthreads();
+            if (d0 == 0 && threadIdx.x < 2 * FILL_TERMS && r0 + threadIdx.x / 2 < R)
+                part[(r0 + threadIdx.x / 2) * (D + 2) + D + threadIdx.x % 2] = s.scale[threadIdx.x / 2][threadIdx.x % 2];
+#pragma unroll 1
+            for (int n = 0; STEP_WARPS * n < rows; n += FILL_AHEAD) {
+                if (n) load(n);
+#pragma unroll
+                for (int i = 0; i < FILL_AHEAD; i++) {
+                    const float4 *w = (const float4 *)s.weight[STEP_WARPS * (n + i) + warp], p = w[0], q = w[1]; const float2 z = x[i].floats();
+                    const float u[FILL_TERMS] = { p.x, p.y, p.z, p.w, q.x, q.y, q.z, q.w };
+#pragma unroll
+                    for (int k = 0; k < FILL_TERMS; k++) { y[k][0] += u[k] * z.x; y[k][1] += u[k] * z.y; }
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < FILL_TERMS; k++) *(float2 *)&s.sums[warp][k][2 * lane] = make_float2(y[k][0], y[k][1]);
+            __syncthreads();
+            for (int i = threadIdx.x; i < FILL_TERMS * 64; i += STEP_THREADS) {
+                const int k = i / 64, e = d0 + i % 64; float sum = 0;
+#pragma unroll
+                for (int w = 0; w < STEP_WARPS; w++) sum += s.sums[w][k][i % 64];
+                if (r0 + k < R && e < D) part[(r0 + k) * (D + 2) + e] = sum;
+            }
+        }
+}
+/* neighbours in time are heads, whose rows lie side by side */
+template <class E, int W> __global__ __launch_bounds__(STEP_THREADS, 3) void fill_pieces(const __grid_constant__ Fill a)
+{
+    __shared__ FillShared s;
+    const Cached &c = a.c; const Slot h = c.slots[blockIdx.x];
+    const int64_t step = (int64_t)(2 * c.U + c.K) * c.D, j0 = (int64_t)blockIdx.y * FILL_ROWS; int64_t before = -1;
+    for (int64_t b = blockIdx.z; b < a.B; b += gridDim.z) {
+        const int64_t n = a.length ? a.length[b] : a.T, t = h.linear ? fill_end(h, n) : 0, j1 = n - j0 < FILL_ROWS ? n : j0 + FILL_ROWS;
+        const E *row = (const E *)a.qkv + b * a.T * step, *k = row + (c.U + h.live) * c.D, *v = row + (2 * c.U + h.slot) * c.D;
+        fill_copy<E, std::conditional_t<W == 8, uint4, E>>(c, h, b, t > j0 ? t : j0, j1, k, v, step);
+        if (t > j0) {
+            float *part = a.parts + ((b * (c.K - c.splitting) + blockIdx.x - c.splitting) * a.pieces + blockIdx.y) * c.R * (c.D + 2);
+            fill_sums<E, W>(c, h, j0, int(t - j0 < FILL_ROWS ? t - j0 : FILL_ROWS), t, t == before, v + j0 * step, step, part, s);
+            before = t;
+        }
+    }
+}
+/* the pieces' sums, in their order, make the states; a block a linear head and a row of the batch, a warp a term */
+__global__ __launch_bounds__(STEP_THREADS) void fill_states(const __grid_constant__ Fill a)
+{
+    const Cached &c = a.c; const Slot h = c.slots[c.splitting + blockIdx.x];
+    const int D = c.D, R = c.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int64_t b = blockIdx.y; b < a.B; b += gridDim.y) {
+        const int pieces = int((fill_end(h, a.length ? a.length[b] : a.T) + FILL_ROWS - 1) / FILL_ROWS); const int64_t step = (int64_t)R * (D + 2);
+        float *state = c.state + (b * c.n + h.fixed) * c.state_size;
+        for (int r = warp; r < R && pieces > 0; r += STEP_WARPS) {
+            const float *part = a.parts + (b * (c.K - c.splitting) + blockIdx.x) * a.pieces * step + r * (D + 2); double top = -INFINITY;
+            auto scale = [&](int n) { return n < pieces ? (double)part[n * step + D] + (double)part[n * step + D + 1] : -INFINITY; };
+            for (int n = lane; n < pieces; n += 32) top = fmax(top, scale(n));
+            for (int m = 16; m; m >>= 1) top = fmax(top, __shfl_xor_sync(~0u, top, m));
+            for (int d0 = 0; d0 < D; d0 += 64) {
+                float y[2] = {};
+                for (int n0 = 0; n0 < pieces; n0 += 32) {
+                    const float factor = expf(float(scale(n0 + lane) - top));
+#pragma unroll
+                    for (int i = 0; i < 32; i++) {
+                        const float f = __shfl_sync(~0u, factor, i), *x = part + (n0 + i) * step + d0 + lane;
+                        if (n0 + i < pieces && d0 + lane < D) y[0] += f * x[0];
+                        if (n0 + i < pieces && d0 + lane + 32 < D) y[1] += f * x[32];
+                    }
+                }
+                for (int e = 0; e < 2; e++) if (d0 + lane + 32 * e < D) state[2 * R + r * D + d0 + lane + 32 * e] = y[e];
+            }
+            if (lane == 0) { state[2 * r] = (float)top; state[2 * r + 1] = float(top - (double)(float)top); }
+        }
     }
 }
 
@@ -5444,17 +5505,16 @@ void gpu_cache_fill(void *device, const gpts_heads *heads, gpts_cache *cache, co
     if (!heads->K || !cached_of(g, f.c, heads, cache, 1, 0)) return;
     f.qkv = qkv; f.length = length; f.B = (int64_t)cache->B; f.T = (int64_t)T;
     const bool wide = heads->D % 8 == 0;
-    const int64_t rows = f.B * f.T * f.c.K;
-    BY_TYPE(g, wide, (fill_rows<E, W><<<grid(rows * (W == 8 ? f.c.D / 8 : 32), 256), 256, 0, g.stream>>>(f)));
-    const int64_t heads_of = f.B * (f.c.K - f.c.splitting);                      /* rows and linear heads */
-    if (heads_of) {
-        f.pieces = (int)((f.T + FILL_ROWS - 1) / FILL_ROWS);
-        f.parts = scratch<float>(g, SCRATCH_ATTENTION, (size_t)(heads_of * f.pieces * f.c.R * (f.c.D + 2)) * 4);
+    const unsigned linear = (unsigned)(f.c.K - f.c.splitting), batch = (unsigned)(f.B < 65535 ? f.B : 65535);
+    f.pieces = (int)((f.T + FILL_ROWS - 1) / FILL_ROWS);
+    if (linear) {
+        f.parts = scratch<float>(g, SCRATCH_ATTENTION, (size_t)(f.B * linear * f.pieces * f.c.R * (f.c.D + 2)) * 4);
         if (!f.parts) return;
-        if (g.type == GPTS_GPU_BF16) fill_pieces<bf16><<<(unsigned)(heads_of * f.pieces), STEP_THREADS, 0, g.stream>>>(f);
-        else fill_pieces<float><<<(unsigned)(heads_of * f.pieces), STEP_THREADS, 0, g.stream>>>(f);
-        fill_states<<<(unsigned)heads_of, STEP_THREADS, 0, g.stream>>>(f);
     }
+    const int64_t fit = 16 * (int64_t)processor_count() / (f.pieces * f.c.K) + 1;    /* rows a block takes one after another share their weights */
+    BY_TYPE(g, wide, (fill_pieces<E, W><<<dim3((unsigned)f.c.K, (unsigned)f.pieces, (unsigned)(fit < batch ? fit : batch)), STEP_THREADS, 0,
+            g.stream>>>(f)));
+    if (linear) fill_states<<<dim3(linear, batch), STEP_THREADS, 0, g.stream>>>(f);
     launched(g, "cache_fill");
 }
 void gpu_attention_decode(void *device, const gpts_heads *heads, gpts_cache *cache, void *y, void *qkv, const int32_t *position,
