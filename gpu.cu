@@ -1839,7 +1839,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         const float *factor = (ADJOINT ? a.pre.col : a.pre.row) + p * a.pre.Tp + i0 + row;
         const float f0 = factor[0], f1 = factor[8];
         auto cells = [&](uint32_t slot, uint32_t (&A)[16]) {
-            enum { S = ADJOINT ? 4 : -4 };                                       /* bytes: w runs along a row by S per column */
+            constexpr uint32_t S = ADJOINT ? 4u : 0u - 4u;                       /* bytes, modulo 2^32: w runs along a row by S per column */
             const uint32_t w = slot + TILE + origin * 4, c = slot + TILE + 768 + lane % 4 * 8;
             float2 back = make_float2(shared_one(w - 8 * S), shared_one(w - 7 * S));
 #pragma unroll
