@@ -315,6 +315,7 @@ static void linear_heads_in_chains(void)                                        
     NEED_GPU;
     run_case((Case){ .kinds = "NNNNNNLNNNNNN", .type = 2, .D = 64, .B = 15, .T = light ? 600 : 1100, .S = 1100, .W = 256, .R = 8 });
     run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 1, .D = 64, .B = 7, .T = 700, .S = 512, .W = 100, .R = 16 });
+    run_case((Case){ .kinds = "NNNNNNNNNNNNNNNNNL", .type = 2, .D = 64, .B = 11, .T = 150, .S = 96, .W = 30, .R = 3 });
     if (light) return;
     run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 2, .D = 64, .B = 7, .T = 1100, .S = 1100, .W = 256, .R = 9 });
     run_case((Case){ .kinds = "NNNNNNNNNNNNL", .type = 1, .D = 48, .B = 13, .T = 1217, .S = 1100, .W = 65, .R = 8 });
