@@ -26,7 +26,8 @@ checked() {                                             # tool, program, argumen
         echo "  skipped: $tool of $name"; skipped=$((skipped + 1)); return
     fi
     $MAKE -s --no-print-directory "build/tests/gpu/$name" >/dev/null
-    if "$sanitizer" --tool "$tool" --error-exitcode 9 "build/tests/gpu/$name" "$@" >$log 2>&1; then passed=$((passed + 1))
+    calls=; [ "$name" = ranks ] && calls="--report-api-errors no"      # NCCL asks for kernels that it has not got, and goes on
+    if "$sanitizer" --tool "$tool" $calls --error-exitcode 9 "build/tests/gpu/$name" "$@" >$log 2>&1; then passed=$((passed + 1))
     else failed=$((failed + 1)); echo "FAILED $tool of $name"; grep '=========' $log | head -n 20; fi
 }
 checked memcheck attention --light
