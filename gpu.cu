@@ -1772,6 +1772,24 @@ __device__ __forceinline__ float2 shared_two(uint32_t p)
 {
     float2 x; asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(p) : "memory"); return x;
 }
+/* (P2) the cells P[i,j] = w[i-j] col[j] row[i] of a warp's 16 rows and a tile's 64 keys (adjoint: the other way round), as the A operands of its four
+   products: w and c are the addresses of the lane's first distance and first column, f0 and f1 the factors of its two rows.     */
+template <class E, bool ADJOINT> __device__ __forceinline__ void pattern_cells(uint32_t (&A)[16], uint32_t w, uint32_t c, float f0, float f1)
+{
+    constexpr uint32_t S = ADJOINT ? 4u : 0u - 4u;                               /* bytes, modulo 2^32: w runs along a row by S per column */
+    float2 back = make_float2(shared_one(w - 8 * S), shared_one(w - 7 * S));
+#pragma unroll
+    for (int kk = 0; kk < SK / 16; kk++) {
+        const uint32_t u = w + 16 * kk * S;
+        const float2 here = make_float2(shared_one(u), shared_one(u + S)), ahead = make_float2(shared_one(u + 8 * S), shared_one(u + 9 * S)),
+            cl = shared_two(c + 64 * kk), ch = shared_two(c + 64 * kk + 32);
+        A[4 * kk]     = pack<E>(here.x * cl.x * f0, here.y * cl.y * f0);
+        A[4 * kk + 1] = pack<E>(back.x * cl.x * f1, back.y * cl.y * f1);
+        A[4 * kk + 2] = pack<E>(ahead.x * ch.x * f0, ahead.y * ch.y * f0);
+        A[4 * kk + 3] = pack<E>(here.x * ch.x * f1, here.y * ch.y * f1);
+        back = ahead;
+    }
+}
 template <class E, int DP, int NB, bool ADJOINT>
 __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ Static a, const __grid_constant__ CUtensorMap mv,
                                                        const __grid_constant__ CUtensorMap ms)
@@ -1838,22 +1856,6 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
         const int p = a.heads.slot[h];
         const float *factor = (ADJOINT ? a.pre.col : a.pre.row) + p * a.pre.Tp + i0 + row;
         const float f0 = factor[0], f1 = factor[8];
-        auto cells = [&](uint32_t slot, uint32_t (&A)[16]) {
-            constexpr uint32_t S = ADJOINT ? 4u : 0u - 4u;                       /* bytes, modulo 2^32: w runs along a row by S per column */
-            const uint32_t w = slot + TILE + origin * 4, c = slot + TILE + 768 + lane % 4 * 8;
-            float2 back = make_float2(shared_one(w - 8 * S), shared_one(w - 7 * S));
-#pragma unroll
-            for (int kk = 0; kk < SK / 16; kk++) {
-                const uint32_t u = w + 16 * kk * S;
-                const float2 here = make_float2(shared_one(u), shared_one(u + S)), ahead = make_float2(shared_one(u + 8 * S), shared_one(u + 9 * S)),
-                    cl = shared_two(c + 64 * kk), ch = shared_two(c + 64 * kk + 32);
-                A[4 * kk]     = pack<E>(here.x * cl.x * f0, here.y * cl.y * f0);
-                A[4 * kk + 1] = pack<E>(back.x * cl.x * f1, back.y * cl.y * f1);
-                A[4 * kk + 2] = pack<E>(ahead.x * ch.x * f0, ahead.y * ch.y * f0);
-                A[4 * kk + 3] = pack<E>(here.x * ch.x * f1, here.y * ch.y * f1);
-                back = ahead;
-            }
-        };
         /* the tile on the other side of the diagonal for this warpgroup holds zeros only */
         auto skipped = [&](int64_t t) { return ADJOINT ? t == i0 && group == 1 : t == i0 + SK && group == 0; };
         int keep = 0, pending = -1; bool odd = false;
@@ -1861,7 +1863,7 @@ __global__ __launch_bounds__(384, 1) void static_apply(const __grid_constant__ S
             const int s = x % STAGES;
             barrier_wait(at_full + s * 8, x / STAGES % 2);
             if (skipped(t)) { barrier_done(at_empty + s * 8); x++; return; }
-            cells(at_ring + s * SLOT, A);
+            pattern_cells<E, ADJOINT>(A, at_ring + s * SLOT + TILE + origin * 4, at_ring + s * SLOT + TILE + 768 + lane % 4 * 8, f0, f1);
             wgmma_wait<0>();
             if (pending >= 0) barrier_done(at_empty + pending * 8);
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
@@ -2151,19 +2153,7 @@ __global__ __launch_bounds__(384, 1) void static_chain(const __grid_constant__ S
         int s = oldest, before = 0; uint32_t parity = lap;
         auto tile = [&](int t, uint32_t (&A)[16]) {
             barrier_wait(at_full + s * 8, parity);
-            const uint32_t u = at_w + (i0 - t) * 4, c = at_c + s * SK * 4;
-            float2 back = make_float2(shared_one(u + 32), shared_one(u + 28));
-#pragma unroll
-            for (int kk = 0; kk < SK / 16; kk++) {
-                const uint32_t v = u - 64 * kk;
-                const float2 here = make_float2(shared_one(v), shared_one(v - 4)), ahead = make_float2(shared_one(v - 32), shared_one(v - 36)),
-                    cl = shared_two(c + 64 * kk), ch = shared_two(c + 64 * kk + 32);
-                A[4 * kk]     = pack<E>(here.x * cl.x * f0, here.y * cl.y * f0);
-                A[4 * kk + 1] = pack<E>(back.x * cl.x * f1, back.y * cl.y * f1);
-                A[4 * kk + 2] = pack<E>(ahead.x * ch.x * f0, ahead.y * ch.y * f0);
-                A[4 * kk + 3] = pack<E>(here.x * ch.x * f1, here.y * ch.y * f1);
-                back = ahead;
-            }
+            pattern_cells<E, false>(A, at_w + (i0 - t) * 4, at_c + s * SK * 4, f0, f1);
             wgmma_wait<0>();
             if (t > t0 && t - SK < k0 + SM) barrier_done(at_empty + before * 8); /* the tile before this one leaves */
             wgmma_hold(A); wgmma_hold(acc); wgmma_fence();
