@@ -1182,7 +1182,8 @@ template <class E> __global__ __launch_bounds__(PLAIN_THREADS) void pattern_slop
 
 /* card  (P11) these sums by each parameter, all +=: alpha[j] by key[j], its last quarter sharing what is past S (P6); rho[d] by distance[d] below W;
          beyond, where w[d] = sum_r c[r] lambda[r]^(d-W) is part of s already, dw[d] = distance[d] / w[d]:
-           dcoef[r] += sum_{d>=W} dw[d] lambda[r]^(d-W),   ddecay[r] += sum_{d>=W} dw[d] c[r] (d-W) lambda[r]^(d-W-1)          */
+           dcoef[r] += sum_{d>=W} dw[d] lambda[r]^(d-W),   ddecay[r] += sum_{d>=W} dw[d] c[r] (d-W) lambda[r]^(d-W-1)
+         one block a head, sums in double, O(T R); the same test                                                              */
 __global__ __launch_bounds__(256) void pattern_collect(const __grid_constant__ Slopes a, Pattern f, float *dalpha, float *drho, float *dcoef, float *ddecay)
 {
     const int64_t p = a.heads.slot[blockIdx.x], S = f.S, W = a.pre.info[p].W, first = S - (S / 4 ? S / 4 : 1);

@@ -273,6 +273,17 @@ static float *block_of(const gpts_trainer *t, const gpts_real *block)
     t->ops->download(t->device, x, block, t->n_block * 4);
     return x;
 }
+/* the case's model with weights that bf16 holds, so that only the computation differs; wide ones get smaller weights: scores of order 1 */
+static void rounded_model(gpts_model *m, const model_case *c, int half)
+{
+    size_t i, j;
+    t_status(case_model(m, c, NULL), GPTS_OK);
+    for (i = 0; i < m->n_tensors; i++) {
+        gpts_tensor *x = &m->tensors[i];
+        const float less = x->rank == 2 && c->C > 16 ? sqrtf(16.f / (float)c->C) : 1;
+        if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = half ? of_half(to_half(less * x->data[j])) : less * x->data[j];
+    }
+}
 static void one_model(const model_case *c, int type)
 {
     gpts_train_options options = gpts_train_options_default();
@@ -287,12 +298,7 @@ static void one_model(const model_case *c, int type)
     char text[300];
     options.dropout = c->L ? 0.1 : 0;
     for (k = 0; k < 2; k++) {
-        t_status(case_model(&m[k], c, NULL), GPTS_OK);
-        for (i = 0; i < m[k].n_tensors; i++) {                                /* weights that bf16 holds, so that only the computation differs; */
-            gpts_tensor *x = &m[k].tensors[i]; size_t j;                      /* wide models get smaller ones: scores of order 1                */
-            const float less = x->rank == 2 && c->C > 16 ? sqrtf(16.f / (float)c->C) : 1;
-            if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = half ? of_half(to_half(less * x->data[j])) : less * x->data[j];
-        }
+        rounded_model(&m[k], c, half);
         if (k && gpts_gpu_attach_precision(&m[k], 0, type) != GPTS_OK) { t_fail(__FILE__, __LINE__, m[k].error); return; }
         logits[k] = (float *)calloc(N * V, 4); record[k] = (float *)calloc(2 * N * (size_t)c->C, 4);
         if (gpts_model_forward(&m[k], batch, logits[k], &loss[k]) != GPTS_OK) { t_fail(__FILE__, __LINE__, m[k].error); loss[k] = NAN; }
@@ -333,12 +339,7 @@ static void patterns_at(const model_case *c, int type)
     const int half = type == GPTS_GPU_BF16;
     options.learning_rate = options.min_learning_rate = 1e-3; options.warmup = 0; options.dropout = 0;
     for (k = 0; k < 2; k++) {
-        t_status(case_model(&m[k], c, NULL), GPTS_OK);
-        for (i = 0; i < m[k].n_tensors; i++) {                                /* as one_model: what bf16 holds, scores of order 1 */
-            gpts_tensor *x = &m[k].tensors[i]; size_t j;
-            const float less = x->rank == 2 && c->C > 16 ? sqrtf(16.f / (float)c->C) : 1;
-            if (x->kind < GPTS_P_ALPHA || x->kind > GPTS_P_TAIL_DECAY) for (j = 0; j < x->size; j++) x->data[j] = half ? of_half(to_half(less * x->data[j])) : less * x->data[j];
-        }
+        rounded_model(&m[k], c, half);
         if (k && gpts_gpu_attach_precision(&m[k], 0, type) != GPTS_OK) { t_fail(__FILE__, __LINE__, m[k].error); return; }
         t_status(gpts_trainer_init(&t[k], &m[k], &options), GPTS_OK);
         if (gpts_trainer_accumulate(&t[k], batch, &loss[k]) != GPTS_OK) { t_fail(__FILE__, __LINE__, t[k].error); return; }
